@@ -110,7 +110,7 @@ class Attacked:
 async def attacked(*, tls: bool = False) -> AsyncIterator[Attacked]:
     """Serve methods of each kind, health and reflection."""
     memory = CallMemory(MemoryLimits(1 << 20, 1 << 22, 1 << 24))
-    server = Server(LIMITS, Arrivals(memory.limits), [Guarding(memory)])
+    server = Server(LIMITS, Arrivals(memory), [Guarding(memory)])
     handlers: dict[str, Any] = {
         "Echo": grpc.unary_unary_rpc_method_handler(_echo),
         "EchoEach": grpc.stream_stream_rpc_method_handler(_echo_each),

@@ -42,6 +42,7 @@ from braid.server.observability.worker_logs import WorkerLogs
 from braid.server.ports.grpc_port import GrpcPorts, MakePorts, Ports
 from braid.server.ports.ready_line import ModelToTry, ready_facts
 from braid.server.repository.repository import watch
+from braid.server.security.addresses import network_of_peer
 from braid.server.servicers.health import Health
 from braid.server.settings import Settings
 from braid.server.store.records import ModelVersion
@@ -77,7 +78,7 @@ class FrontEnd:
         """
         self.settings = settings
         self._background = BackgroundTasks()
-        memory = CallMemory(memory_limits(settings))
+        memory = CallMemory(memory_limits(settings), network_of_peer)
         self.metrics = _metrics(settings, memory)
         self.store, self._fleet = open_store(
             settings, self.metrics.registry, lambda: self.models.serving.digests()

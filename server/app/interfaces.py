@@ -35,7 +35,8 @@ from braid.server.ports.http.requests import BodyRoom
 from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
 from braid.server.ports.ready_line import near_address, register_command
-from braid.server.rpc.status import Handler
+from braid.server.rpc.status import Context, Handler
+from braid.server.security.tokens import Role
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.braid_v1 import BraidV1
 from braid.server.servicers.health import Health
@@ -114,6 +115,7 @@ class Interfaces:
         )
         self.ports = make_ports(settings, self._add_services, self._sampling, memory)
         self._started = self.ports.checks.started.event
+        parts.health.may_see = self._may_see
         self._host_names = host_names(settings)
         self._origins = cors_origins(settings)
         self._http = self._http_server()
@@ -169,6 +171,11 @@ class Interfaces:
         """What keeps the server from being ready; names of models are for callers with a token."""
         has_tokens = self.ports.checks.tokens.are_required
         return self._parts.readiness.waits_for(with_names=not has_tokens)
+
+    def _may_see(self, context: Context) -> bool:
+        """True if a caller is told of devices and models."""
+        metadata = context.invocation_metadata()
+        return all(gate.admits(metadata, Role.INFER) for gate in self.ports.checks.gate)
 
     def _is_our_name(self, host: str, in_protocol: bool) -> bool:
         """True if a ``Host`` is answered; scripts of other sites have no token for the protocol."""

@@ -1,18 +1,18 @@
-"""Memory of messages on their way in: one account for all connections and streams of the process.
+"""Memory of messages, from their first byte until their handlers have ended.
 
     bytes come ──> Arrival, one a stream ──> Arrivals: what all hold ──over the limit──┐
                      └── a long message: room for the whole of it, or it waits         │
     Arrivals ──the sender that is furthest behind──> its message is given up <─────────┘
 
-A message that is longer than the window of its stream is let in as a whole, first come, first
-served, so that whoever is let in can finish. Long messages take three quarters of the limit at
-most, short ones have the rest, or SHORT_BYTES. While a message waits, senders that stand still or
-are slower than PACE give way. The others finish and leave their room to those that wait, so nobody
-who sends on waits for ever. All messages together hold the limit at most; where the limit is less
-than one message and SHORT_BYTES, they hold as much as those.
+A message that is longer than the window of its stream is let in as a whole, so that whoever is let
+in can finish; so is what a compressed one becomes. Long messages take half of the limit on calls at
+most, and those of up to a 32nd of it another eighth, so that they wait for no longer ones. Of each
+kind the callers that have the least go first. Short messages have the rest, or SHORT_BYTES.
 
-A message counts here until its handler takes it. Handlers' messages count in ``handled``, by the
-rules of ``CallMemory``, where no sender is waited for.
+While a message waits, senders give way that stand still or are slower than PACE, or would take
+longer than LONG_S for their message. The others finish and leave their room to those that wait, so
+nobody who sends on waits for ever. All is counted in ``CallMemory``, with what calls hold beside
+messages. Where the limit is less than one message and SHORT_BYTES, messages hold as much as those.
 """
 
 from __future__ import annotations
@@ -22,24 +22,28 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final, Protocol
 
-from braid.server.http2.messages import Incoming, NoRoom
-from braid.server.inference.call_memory import CallMemory, MemoryLimits
+from braid.server.http2.messages import READY_BYTES, WINDOW_BYTES, Incoming, NoRoom
+from braid.server.inference.call_memory import (
+    LOOK_S,
+    PACE,
+    UNREAD_S,
+    CallMemory,
+    ConnectionMemory,
+)
 
-PACE: Final = 1 << 20
-"""Bytes a second below which a sender is slow while memory is short."""
 PATIENCE_S: Final = 2.0
-"""Time that a sender may be behind PACE while another one waits."""
+"""Time that a sender may be behind its pace while another one waits."""
+FEW_BYTES: Final = 1 << 12
+LONG_S: Final = 8.0
+"""Time that a long message may take while another one waits."""
 SHORT_BYTES: Final = 16 << 20
 """Room for short messages, however little all of them may take."""
-UNREAD_S: Final = 10.0
-"""Time that a whole message may wait for its handler while another one waits for room."""
-LOOK_S: Final = 0.5
-"""Time between two looks at slow senders while somebody waits."""
 
 
 class Admitting(Protocol):
     """Connection of a stream; hears when a message is let in that had to wait."""
 
+    memory: ConnectionMemory
     reserved_bytes: int
 
     def admitted(self, arrival: Arrival) -> None:
@@ -47,11 +51,14 @@ class Admitting(Protocol):
 
 
 class Arrival:
-    """Bytes that one stream has sent and its handler has not taken."""
+    """Messages of one stream: what its peer has sent of them, and the one that its handler has."""
 
     __slots__ = (
+        "caller",
         "connection",
+        "entering",
         "got_bytes",
+        "handled_bytes",
         "held_bytes",
         "incoming",
         "is_unread",
@@ -62,41 +69,49 @@ class Arrival:
 
     def __init__(self, connection: Admitting, incoming: Incoming, number: int) -> None:
         self.connection = connection
+        self.caller = connection.memory.caller
         self.incoming = incoming
         self.number = number  # of the stream
         self.held_bytes = 0  # as counted
-        self.reserved = 0  # bytes of the long message that was let in
+        self.handled_bytes = 0  # of the message that the handler has
+        self.reserved = 0  # bytes of long messages that were let in, and not handed over
+        self.entering: asyncio.Future[None] | None = None  # waits for room to decompress
         self.is_unread = False  # the long message is whole, and its handler has not taken it
         self.since = 0.0  # when the peer began to send what is held; 0.0: nothing is
         self.got_bytes = 0  # what it has sent since then
 
     def behind_s(self, now: float) -> float:
-        """Seconds by which the peer is behind PACE."""
-        return now - self.since - self.got_bytes / PACE if self.since else 0.0
+        """Seconds by which the peer is behind the pace that it has to keep."""
+        pace = max(PACE, self.reserved / LONG_S)
+        return now - self.since - self.got_bytes / pace if self.since else 0.0
 
     def begin(self, now: float) -> None:
-        """Compare the peer with PACE from now on."""
+        """Compare the peer with its pace from now on."""
         self.since, self.got_bytes = now, 0
+
+    @property
+    def long_bytes(self) -> int:
+        """Bytes of the handler's message that count as a long one."""
+        return self.handled_bytes if self.handled_bytes > WINDOW_BYTES else 0
 
 
 class Arrivals:
-    """Messages on their way in, of all connections. Belongs to the event loop."""
+    """Messages of all connections. Belongs to the event loop."""
 
-    def __init__(self, limits: MemoryLimits, now: Callable[[], float] = monotonic) -> None:
-        self.handled = CallMemory(limits)  # messages that handlers hold
+    def __init__(self, memory: CallMemory, now: Callable[[], float] = monotonic) -> None:
+        self.memory = memory
         self.held_bytes = 0
-        self._limits = limits
+        self._limits = memory.limits
         self._now = now
-        self._long_limit = limits.all_bytes * 3 // 4
-        self._reserved = 0
+        self._reserved = 0  # of long messages, handlers' ones too
         self._all: set[Arrival] = set()  # that hold something
         self._waiting: dict[Arrival, int] = {}  # bytes wanted, the longest first
         self._alarm: asyncio.TimerHandle | None = None
 
     def count(self, arrival: Arrival, more_bytes: int) -> None:
-        """Count bytes that are about to be received."""
+        """Count bytes that are about to be received; a few are counted once they are there."""
         arrival.got_bytes += more_bytes
-        if not arrival.incoming.is_reserved:
+        if more_bytes > FEW_BYTES and not arrival.incoming.is_reserved:
             self._change(arrival, arrival.held_bytes + more_bytes)
 
     def settle(self, arrival: Arrival) -> None:
@@ -109,6 +124,7 @@ class Arrivals:
         if arrival.reserved and arrival.incoming.ready and not arrival.is_unread:
             arrival.is_unread = True
             arrival.begin(self._now() + UNREAD_S)
+        held_bytes += arrival.handled_bytes
         if held_bytes != arrival.held_bytes:
             self._change(arrival, held_bytes)
 
@@ -116,28 +132,56 @@ class Arrivals:
         """Let in a long message; returns True if it may come now."""
         is_open = not arrival.incoming.is_reserved and not arrival.reserved  # one at a time
         if is_open and arrival not in self._waiting:
-            self._waiting[arrival] = arrival.incoming.body_bytes
-            self._admit_waiting()
-            self._look_soon()
+            self._wait(arrival, arrival.incoming.body_bytes)
         return arrival.incoming.is_reserved
 
-    def taken(self, arrival: Arrival) -> None:
-        """Count a message no more that its handler has taken."""
-        arrival.since = 0.0
-        if arrival.reserved:
-            self._change(arrival, arrival.incoming.held_bytes)
-            self._release(arrival)
+    async def enter(self, arrival: Arrival, size_bytes: int) -> None:
+        """Return when there is room for a message that is decompressed, or it was given up."""
+        entered = arrival.entering = asyncio.get_running_loop().create_future()
+        self._wait(arrival, size_bytes)
+        await entered
+
+    def taken(self, arrival: Arrival, size_bytes: int) -> None:
+        """Count a message as its handler's."""
+        arrival.since, arrival.is_unread = 0.0, False
+        arrival.handled_bytes = size_bytes + READY_BYTES
+        if arrival.reserved or size_bytes > WINDOW_BYTES:
+            self._reserve(arrival, arrival.long_bytes - arrival.reserved)
+            arrival.reserved = 0
+        held_bytes = arrival.incoming.held_bytes + arrival.handled_bytes
+        if held_bytes != arrival.held_bytes:
+            self._change(arrival, held_bytes)
+
+    def free(self, arrival: Arrival) -> None:
+        """Count a message no more that its handler has had."""
+        long_bytes, arrival.handled_bytes = arrival.long_bytes, 0
         self.settle(arrival)
+        if long_bytes:
+            self._reserve(arrival, -long_bytes)
 
     def leave(self, arrival: Arrival) -> None:
         """Count nothing of a stream that has ended."""
-        if arrival.held_bytes:
-            self._change(arrival, 0)
-        if arrival.reserved:
-            self._release(arrival)
+        if arrival.handled_bytes > WINDOW_BYTES:
+            self.free(arrival)
+        arrival.handled_bytes = 0
+        self._drop(arrival)
+
+    def _drop(self, arrival: Arrival) -> None:
+        """Count nothing of what a peer has sent; its handler's message still counts."""
+        if arrival.held_bytes != arrival.handled_bytes:
+            self._change(arrival, arrival.handled_bytes)
         if arrival in self._waiting:
             del self._waiting[arrival]
             self._admit_waiting()
+        if arrival.reserved:
+            self._reserve(arrival, -arrival.reserved)
+            arrival.reserved, arrival.is_unread = 0, False
+        if arrival.entering is not None:
+            self._enter(arrival.entering)
+
+    def _enter(self, entering: asyncio.Future[None]) -> None:
+        if not entering.done():
+            entering.set_result(None)
 
     def _change(self, arrival: Arrival, held_bytes: int) -> None:
         more, arrival.held_bytes = held_bytes - arrival.held_bytes, held_bytes
@@ -146,20 +190,26 @@ class Arrivals:
             self._all.discard(arrival)
         elif more == held_bytes:  # the first of them
             self._all.add(arrival)
-        if more > 0 and self.held_bytes > self._limits.all_bytes:
-            self._make_room()
+        memory = self.memory
+        memory.held_bytes += more
+        if more > 0:
+            if memory.held_bytes > self._limits.all_bytes:
+                self._make_room()
+        elif memory.waiting or memory.on_room:
+            memory.let_in()
 
     def _make_room(self) -> None:
         """Give up the messages whose senders are furthest behind, until an eighth is free."""
         limit = self._limits.all_bytes
-        most = max(limit, self._reserved + max(limit // 4, SHORT_BYTES))
+        others = self.memory.held_bytes - self.held_bytes
+        most = max(limit - others, self._reserved + max(limit // 4, SHORT_BYTES))
         if self.held_bytes <= most:
             return
         now, enough = self._now(), most - limit // 8
         for arrival in sorted(self._all, key=lambda sender: sender.behind_s(now), reverse=True):
             if self.held_bytes <= enough:
                 break
-            if arrival.held_bytes:
+            if arrival.held_bytes > arrival.handled_bytes:
                 self._give_up(arrival)
 
     def _give_up(self, arrival: Arrival) -> None:
@@ -169,38 +219,63 @@ class Arrivals:
                 "or let the server hold more (BRAID_CALLS_MEMORY_BYTES)"
             )
         )
-        self.leave(arrival)
+        self._drop(arrival)
 
-    def _fits_all(self, size_bytes: int) -> bool:
-        return not self._reserved or self._reserved + size_bytes <= self._long_limit
+    def _is_large(self, size_bytes: int) -> bool:
+        return size_bytes > self._limits.all_bytes // 32
+
+    def _fits_all(self, arrival: Arrival, size_bytes: int) -> bool:
+        limit, others = self._limits.all_bytes, self._reserved - arrival.reserved
+        most = limit // 2 if self._is_large(size_bytes) else limit * 5 // 8
+        return not others or (
+            others + size_bytes <= most and self.memory.held_bytes + size_bytes <= limit
+        )
 
     def _fits_connection(self, arrival: Arrival, size_bytes: int) -> bool:
-        held = arrival.connection.reserved_bytes
+        held = arrival.connection.reserved_bytes - arrival.reserved
         return not held or held + size_bytes <= self._limits.connection_bytes
 
-    def _let_in(self, arrival: Arrival) -> None:
-        arrival.reserved = arrival.incoming.body_bytes
+    def _let_in(self, arrival: Arrival, size_bytes: int) -> None:
+        arrival.reserved += size_bytes
+        self._reserve(arrival, size_bytes)
+        if arrival.entering is not None:
+            self._enter(arrival.entering)
+            arrival.entering = None
+            return
         arrival.incoming.is_reserved = True
-        self._reserved += arrival.reserved
-        arrival.connection.reserved_bytes += arrival.reserved
         arrival.begin(self._now())
-        self._change(arrival, arrival.incoming.held_bytes)
+        self._change(arrival, arrival.incoming.held_bytes + arrival.handled_bytes)
+        arrival.connection.admitted(arrival)
 
-    def _release(self, arrival: Arrival) -> None:
-        self._reserved -= arrival.reserved
-        arrival.connection.reserved_bytes -= arrival.reserved
-        arrival.reserved, arrival.is_unread = 0, False
+    def _reserve(self, arrival: Arrival, more_bytes: int) -> None:
+        self._reserved += more_bytes
+        arrival.caller.reserved_bytes += more_bytes
+        arrival.connection.reserved_bytes += more_bytes
+        if more_bytes < 0:
+            self._admit_waiting()
+
+    def _wait(self, arrival: Arrival, size_bytes: int) -> None:
+        self._waiting[arrival] = size_bytes
         self._admit_waiting()
+        self._look_soon()
 
     def _admit_waiting(self) -> None:
-        """Let in those that wait, up to the first that all messages leave no room for."""
-        for arrival, size_bytes in list(self._waiting.items()):
-            if not self._fits_all(size_bytes):
-                break
-            if arrival in self._waiting and self._fits_connection(arrival, size_bytes):
+        """Let in those that wait, of each kind up to the first that all leave no room for."""
+        full = set[bool]()
+        order = sorted(
+            self._waiting.items(),
+            key=lambda item: (item[0].caller.reserved_bytes, item[0].connection.reserved_bytes),
+        )
+        for arrival, size_bytes in order:
+            kind = self._is_large(size_bytes)
+            if kind in full or arrival not in self._waiting:
+                continue
+            if not self._fits_all(arrival, size_bytes):
+                full.add(kind)
+            elif self._fits_connection(arrival, size_bytes):
                 del self._waiting[arrival]
-                self._let_in(arrival)
-                arrival.connection.admitted(arrival)
+                self._let_in(arrival, size_bytes)
+        self.memory.on_room = self._admit_waiting if self._waiting else None
 
     def _look_soon(self) -> None:
         if self._waiting and self._alarm is None:
@@ -215,7 +290,7 @@ class Arrivals:
             if arrival.behind_s(now) <= PATIENCE_S:
                 break
             if any(
-                waiting.connection is arrival.connection or not self._fits_all(size_bytes)
+                waiting.connection is arrival.connection or not self._fits_all(waiting, size_bytes)
                 for waiting, size_bytes in self._waiting.items()
             ):
                 self._give_up(arrival)

@@ -152,7 +152,12 @@ class Call:
         await self._connection.sender.send(self._stream.outgoing, begin, None, b"")
 
     async def read(self) -> Any:
-        """Return the next message; ``grpc.aio.EOF`` after the last one."""
+        """Return the next message; ``grpc.aio.EOF`` after the last one.
+
+        Who may call a method that is not open to strangers is no stranger.
+        """
+        if not (self._stream.is_open or self._connection.memory.caller.is_known):
+            self._connection.know(self._stream.head)
         try:
             message = await self._connection.flow.next(self._stream)
         except (TooLarge, BadMessage, NoRoom) as failure:
@@ -224,6 +229,7 @@ class Call:
             if request is grpc.aio.EOF:
                 await self._finish(Code.INTERNAL, "the call ended before its message")
                 return
+            self._connection.flow.close(self._stream)
         answering = behaviour(request, self)
         del request
         answer = None
@@ -235,8 +241,7 @@ class Call:
         else:
             answer = await answering
         del answering
-        if self._stream.handled_bytes:
-            self._connection.flow.free(self._stream)
+        self._connection.flow.free(self._stream)
         if self._abort is not None:
             raise self._abort
         code = self._code or Code.OK

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import struct
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from typing import Any, Final
 from braid.server.http2 import frames
 from braid.server.http2.accepting import Place
 from braid.server.http2.arrivals import Arrivals
-from braid.server.http2.floods import BYTES_PER_FRAME, FrameBudget, ReadTurns
+from braid.server.http2.floods import BYTES_PER_FRAME, CALL_SECONDS, FrameBudget, ReadTurns
 from braid.server.http2.flow_control import CONNECTION_WINDOW_BYTES, FlowControl
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
 from braid.server.http2.keepalive import KeepAlive
@@ -31,14 +32,22 @@ from braid.server.http2.request_headers import (
     MAX_HEADER_BYTES,
     Block,
     HeaderBlocks,
+    RequestHead,
     are_trailers,
 )
 from braid.server.http2.sending import Sender
 from braid.server.http2.streams import CallOfStream, ConnectionLimits, ConnectionStreams, HttpStream
+from braid.server.inference.call_memory import ConnectionMemory
 from braid.server.observability.logs import Seldom
 
 log = logging.getLogger("braid.rpc")
 
+STRANGER_UNSENT_BYTES: Final = 1 << 13
+"""Bytes that a stranger may leave unread before nothing more is written."""
+CONNECTION_SECONDS: Final = 3e-4
+FREE_SECONDS: Final = 1e-3
+"""Time that a connection costs, and that each has whatever others of its address have used: enough
+to show a token."""
 LOG_SECONDS: Final = 60.0
 _seldom: Final = Seldom(LOG_SECONDS)  # of all connections: anybody can make one
 
@@ -62,8 +71,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             begin: begins a call.
         """
         self.peer = ""
+        self.memory: ConnectionMemory  # once it is known who the peer is
         self.sender = Sender()
-        self.flow: FlowControl  # once it is known who the peer is
+        self.flow: FlowControl
         self.place: Place  # set before the transport is
         self.on_made: Callable[[HttpConnection], object] = lambda _: None
         self.on_closed: Callable[[HttpConnection], object] = lambda _: None
@@ -71,6 +81,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._arrivals = arrivals
         self._turns = turns
         self._unread_bytes = 0  # received, to be read in a later turn
+        self._kept_bytes = self._unsent_bytes = 0  # of memory, by what is received and sent
+        self._spent_s = 0.0
+        self._until = math.inf  # a stranger in debt is read from
+        self._paid_streams = 0
         self._receiver = Receiver(self)
         self._blocks = HeaderBlocks()
         self._budget = FrameBudget(self.sender, limits.streams)
@@ -83,7 +97,11 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self.sender.transport = transport
         self.peer = _name(transport)
-        self.flow = FlowControl(self.sender, self._arrivals, self.peer)
+        self.memory = self.streams.memory = self._arrivals.memory.connection(self.peer)
+        self.flow = FlowControl(self.sender, self._arrivals, self.memory)
+        if not self.memory.caller.is_known:
+            self.memory.caller.spend(CONNECTION_SECONDS)
+            transport.set_write_buffer_limits(STRANGER_UNSENT_BYTES)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self._is_left = True
@@ -105,6 +123,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._keepalive.stop()
         self.streams.leave_all()
         self.sender.wake()
+        self.memory.release(self._kept_bytes + self._unsent_bytes)
+        self._kept_bytes = self._unsent_bytes = 0
         self.on_closed(self)
 
     def get_buffer(self, _: int) -> memoryview:
@@ -114,27 +134,41 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Read what was received, or in a later turn of the event loop."""
         self._keepalive.heard_at = now = monotonic()
         if self._turns.has_time(now):
-            self._read(size_bytes)
-            return
-        self._unread_bytes = size_bytes
-        self.sender.transport.pause_reading()
-        self._turns.wait(self)
+            wait_s = self._read(size_bytes, now)
+        else:
+            self._unread_bytes, wait_s = size_bytes, 0.0
+        if wait_s is not None:
+            self.sender.transport.pause_reading()
+            self._turns.wait(self, wait_s)
 
     def read_on(self) -> None:
         if self.sender.transport.is_closing():
             return
-        if not self._turns.has_time(monotonic()):
-            self._turns.wait(self)
-            return
-        self._read(self._unread_bytes)
-        if not self.sender.transport.is_closing():
+        now, wait_s = monotonic(), None
+        if self._turns.has_time(now):
+            size_bytes, self._unread_bytes = self._unread_bytes, 0
+            wait_s = self._read(size_bytes, now)
+        else:
+            wait_s = 0.0
+        if wait_s is not None:
+            self._turns.wait(self, wait_s)
+        elif not self.sender.transport.is_closing():
             self.sender.transport.resume_reading()
 
-    def _read(self, size_bytes: int) -> None:
+    def _read(self, size_bytes: int, now: float) -> float | None:
+        """Read bytes that were received; returns the seconds to wait before more, None: none."""
         if self._is_left:
-            return
+            return None
+        is_all, caller = True, self.memory.caller
+        if not caller.is_known:
+            self._until = math.inf
+            if caller.spend(0.0):
+                self._until = now + FREE_SECONDS
+                self._budget.wait()
         try:
-            self._receiver.received(size_bytes)
+            is_all = self._receiver.received(size_bytes)
+            if not self.memory.caller.is_known:
+                return self._spent(monotonic() - now, is_all)
         except ConnectionFault as fault:
             self._give_up(fault)
         except Exception as error:  # a bug, or no memory: of this connection alone
@@ -143,6 +177,33 @@ class HttpConnection(asyncio.BufferedProtocol):
                 facts = {"peer": self.peer, "not_logged": held_back}
                 log.error("a connection fails", exc_info=error, extra=facts)
             self._give_up(ConnectionFault(ErrorCode.INTERNAL_ERROR, "internal error"))
+        return None if is_all else 0.0
+
+    def _spent(self, seconds: float, is_all: bool) -> float | None:
+        """Charge a stranger with time and memory of reading; returns as ``_read``."""
+        held_bytes = self._receiver.held_bytes + self._blocks.held_bytes + self.streams.cut_bytes
+        if held_bytes != self._kept_bytes:
+            if not self.memory.hold(held_bytes - self._kept_bytes):
+                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "no memory for strangers")
+            self._kept_bytes = held_bytes
+        handling_s = (self.streams.last - self._paid_streams) * CALL_SECONDS
+        self._paid_streams = self.streams.last
+        self._spent_s += seconds
+        wait_s = self.memory.caller.spend(seconds + handling_s)
+        if wait_s and self._spent_s > FREE_SECONDS:
+            return wait_s
+        return None if is_all else 0.0
+
+    def has_time(self) -> bool:
+        now = monotonic()
+        return now < self._until and self._turns.has_time(now)
+
+    def know(self, head: RequestHead) -> None:
+        """Count the peer as no stranger any more: a message of this call of it was asked for."""
+        tokens = [value for name, value in head.invocation_metadata if name == "authorization"]
+        self.memory.know(str(*tokens[:1]))
+        self._until = math.inf
+        self.sender.transport.set_write_buffer_limits()
 
     def _give_up(self, fault: ConnectionFault) -> None:
         """Tell the peer why its connection ends, and end all calls.
@@ -157,9 +218,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._keepalive.end_soon()
 
     def pause_writing(self) -> None:
+        """Charge what the transport holds; a stranger that has no room for it loses all."""
         self.sender.pause()
+        more_bytes = self.sender.transport.get_write_buffer_size()
+        if self.memory.caller.is_known or not self.memory.hold(more_bytes):
+            self.memory.keep(more_bytes)
+            if not self.memory.caller.is_known:
+                self.abort()
+        self._unsent_bytes += more_bytes
 
     def resume_writing(self) -> None:
+        self.memory.release(self._unsent_bytes)
+        self._unsent_bytes = 0
         self.sender.resume()
 
     # -- what the server and its calls do -----------------------------------------------------
@@ -256,6 +326,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if number % 2 == 0:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients open streams of odd numbers")
         if number > self.streams.last:
+            self._turns.shorten()
             self.streams.open(number, fields, is_last, self._keepalive.heard_at)
             return
         self._budget.spend()  # trailers, which mean nothing to gRPC, or a late frame

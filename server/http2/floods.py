@@ -6,11 +6,13 @@ them are CVE-2019-9512 to 9518 and CVE-2023-44487. A connection earns such frame
 answers that it takes, and by time; one that has spent its budget ends with ENHANCE_YOUR_CALM.
 Header blocks that were not read before are paid for by what is decoded of them (``HeaderBlocks``).
 
-    buffer_updated ──has_time?──yes──> frames are read
+    buffer_updated ──has_time?──yes──> frames are read ──spent──> of a stranger's time
                           └──no──> wait: nothing more is received until the next turn
 
 A flood fills the buffers of all its connections, which one turn of the event loop would read to
-their end: for half a second, in which a device that has finished is given no more to do.
+their end: for half a second, in which a device that has finished is given no more to do. Strangers
+have a part of the time only (``braid.server.inference.callers``); one that has used it up is read
+from later.
 """
 
 from __future__ import annotations
@@ -65,6 +67,10 @@ class FrameBudget:
         if self._left > self._most:
             self._left = self._most
 
+    def wait(self) -> None:
+        """Earn nothing by the time until now, in which the peer was not read from."""
+        self._refilled_at = self._now()
+
     def spend(self, frames: int = 1) -> None:
         """Count frames that carry nothing, or work that costs as much.
 
@@ -83,6 +89,8 @@ class FrameBudget:
 
 TURN_SECONDS: Final = 0.01
 """Shorter turns let devices wait less in a flood, and cost more: answers are sent turn by turn."""
+CALL_SECONDS: Final = 1e-4
+"""Time for each call that begins: it is handled after the turn."""
 
 
 class Reader(Protocol):
@@ -107,9 +115,17 @@ class ReadTurns:
         asyncio.get_running_loop().call_soon(self._next)
         return True
 
-    def wait(self, reader: Reader) -> None:
+    def shorten(self) -> None:
+        """Leave time in this turn for a call that begins."""
+        if self._until is not None:
+            self._until -= CALL_SECONDS
+
+    def wait(self, reader: Reader, seconds: float = 0.0) -> None:
         """Let a connection read in a later turn, after those that wait already."""
-        self._waiting.append(reader)
+        if seconds:
+            asyncio.get_running_loop().call_later(seconds, reader.read_on)
+        else:
+            self._waiting.append(reader)
 
     def _next(self) -> None:
         self._until = None

@@ -2,7 +2,7 @@
 
     DATA ──received──> windows ──allow_more──> WINDOW_UPDATE
                                     └── a long message: once ``Arrivals`` have room for it
-    handler ──next──> a whole message, counted from now on as its handler's
+    handler ──next──> a whole message, counted until the handler wants another one, or has ended
 
 Windows are large, so that a tensor comes without a pause. A stream's window is let in at once; a
 message that is longer waits for room.
@@ -11,29 +11,29 @@ message that is longer waits for room.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
 from braid.server.http2 import frames
 from braid.server.http2.arrivals import Arrival, Arrivals
 from braid.server.http2.frames import ConnectionFault, ErrorCode, number_frame
-from braid.server.http2.messages import WINDOW_BYTES, Incoming, Message
+from braid.server.http2.messages import WINDOW_BYTES, Message
 from braid.server.http2.sending import Sender
 from braid.server.http2.streams import HttpStream
+from braid.server.inference.call_memory import ConnectionMemory
 
 CONNECTION_WINDOW_BYTES: Final = 16 << 20
-
-_NO_TURN: Final = nullcontext()
+FREE_BYTES: Final = 1 << 14
+"""Messages up to this size may count until their calls have ended."""
 
 
 class FlowControl:
     """Bounds of one connection's messages. Belongs to the event loop."""
 
-    def __init__(self, sender: Sender, arrivals: Arrivals, peer: str) -> None:
+    def __init__(self, sender: Sender, arrivals: Arrivals, memory: ConnectionMemory) -> None:
+        self.memory = memory
         self.reserved_bytes = 0  # of long messages that were let in
         self._sender = sender
         self._arrivals = arrivals
-        self._handled = arrivals.handled.connection(peer)
         self._window = CONNECTION_WINDOW_BYTES
         self._inflating = asyncio.Lock()
 
@@ -80,43 +80,46 @@ class FlowControl:
         Raises:
             TooLarge, BadMessage, NoRoom: there is a message that cannot be had.
         """
-        if stream.handled_bytes:
-            self.free(stream)
+        if stream.arrival is not None and stream.arrival.handled_bytes:
+            self._arrivals.free(stream.arrival)
         incoming = stream.incoming
         if not incoming.ready and not await incoming.arrived():
             return None
-        if incoming.is_compressed or len(incoming.ready[0]) > WINDOW_BYTES:
-            message = await self._long(stream)
+        arrival = stream.arrival
+        assert arrival is not None
+        if incoming.is_compressed:
+            message = await self._decompressed(arrival)
         else:
             message = await incoming.take()
-        if stream.arrival is not None:
-            self._arrivals.taken(stream.arrival)
-            if not (incoming.has_ended or stream.outgoing.has_ended):
-                self.allow_more(stream.arrival)
+        self._arrivals.taken(arrival, len(message))
+        if not (incoming.has_ended or stream.outgoing.has_ended):
+            self.allow_more(arrival)
         return message
 
-    async def _long(self, stream: HttpStream) -> Message:
-        """Return the next message, which may be long, or is once it is decompressed."""
-        async with self._turn(stream.incoming):
-            size_bytes = await stream.incoming.measure()
+    async def _decompressed(self, arrival: Arrival) -> Message:
+        """Return the next message; one at a time is decompressed of a connection, and caller."""
+        turn = self.memory.caller.inflating
+        arrival.since = 0.0  # it is not the peer that keeps it waiting
+        async with self._inflating, turn:
+            size_bytes = await arrival.incoming.measure()
         if size_bytes > WINDOW_BYTES:
-            await self._handled.enter(size_bytes, None)
-            stream.handled_bytes = size_bytes
-        async with self._turn(stream.incoming):
-            return await stream.incoming.take()
+            await self._arrivals.enter(arrival, size_bytes)
+        async with self._inflating, turn:
+            return await arrival.incoming.take()
 
-    def _turn(self, incoming: Incoming) -> AbstractAsyncContextManager[None]:
-        """Return what to hold while the next message is decompressed, if it is."""
-        return self._inflating if incoming.is_compressed else _NO_TURN
+    def close(self, stream: HttpStream) -> None:
+        """Drop what comes after the only message of a call."""
+        if stream.incoming.ready or not stream.incoming.has_ended:
+            stream.incoming.drop()
+            if stream.arrival is not None:
+                self._arrivals.settle(stream.arrival)
 
     def free(self, stream: HttpStream) -> None:
-        """Count the message no more that a handler has had."""
-        self._handled.free(stream.handled_bytes)
-        stream.handled_bytes = 0
+        """Count a message no more that a handler has had; a small one goes with its call."""
+        if stream.arrival is not None and stream.arrival.handled_bytes > FREE_BYTES:
+            self._arrivals.free(stream.arrival)
 
     def ended(self, stream: HttpStream) -> None:
         """Count nothing of a stream."""
-        if stream.handled_bytes:
-            self.free(stream)
         if stream.arrival is not None:
             self._arrivals.leave(stream.arrival)

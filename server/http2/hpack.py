@@ -17,7 +17,7 @@ Field = tuple[str, str]
 TABLE_BYTES: Final = 4096
 """Size of the table that every peer may use."""
 
-_ENTRY_BYTES: Final = 32  # that an entry counts beside its characters
+FIELD_BYTES: Final = 32  # that a field counts beside its characters
 _END: Final = 256  # symbol that only pads
 
 _STATIC_TEXT: Final = (
@@ -160,7 +160,7 @@ class Decoder:
                     continue
                 else:
                     field, at = self._literal(block, at, 4)
-                size += len(field[0]) + len(field[1]) + _ENTRY_BYTES
+                size += len(field[0]) + len(field[1]) + FIELD_BYTES
                 self.decoded_fields += 1
                 self.decoded_bytes += len(field[0]) + len(field[1])
                 if size <= self._max_bytes:
@@ -204,13 +204,13 @@ class Decoder:
     def _add(self, field: Field) -> None:
         self.changes += 1
         self._table.appendleft(field)
-        self._size += len(field[0]) + len(field[1]) + _ENTRY_BYTES
+        self._size += len(field[0]) + len(field[1]) + FIELD_BYTES
         self._shrink()
 
     def _shrink(self) -> None:
         while self._size > self._limit:
             name, value = self._table.pop()
-            self._size -= len(name) + len(value) + _ENTRY_BYTES
+            self._size -= len(name) + len(value) + FIELD_BYTES
 
 
 def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:

@@ -34,6 +34,12 @@ INLINE_BYTES: Final = 1 << 16
 """Decompressed bytes that the event loop makes itself; a thread makes what is beyond."""
 PIECE_BYTES: Final = 1 << 18
 """Decompressed at once while a message is measured."""
+READY_BYTES: Final = 160
+"""Memory of a message beside its bytes."""
+PAGE_BYTES: Final = 1 << 12
+HUGE_PAGE_BYTES: Final = 1 << 21
+"""Memory is taken in such pages; in huge ones where NumPy asks for HUGE_BYTES or more."""
+HUGE_BYTES: Final = 1 << 22
 
 Message = bytes | memoryview
 
@@ -106,7 +112,11 @@ class Incoming:
     @property
     def held_bytes(self) -> int:
         """Bytes of memory that messages hold here, those that are reserved for one included."""
-        body = self.body_bytes if self.is_reserved else self._filled
+        body = 0
+        if self._body is not None:
+            page = PAGE_BYTES if len(self._body) < HUGE_BYTES else HUGE_PAGE_BYTES
+            touched = len(self._body) if self.is_reserved else -(-self._filled // page) * page
+            body = READY_BYTES + min(touched, len(self._body))
         return self._ready_bytes + len(self._backlog) + body
 
     @property
@@ -230,7 +240,7 @@ class Incoming:
             raise self.failure
         message = self.ready.popleft()
         data = message.data if isinstance(message, Compressed) else message
-        self._ready_bytes -= len(data)
+        self._ready_bytes -= len(data) + READY_BYTES
         if self._backlog and not self.ready:  # nothing ready means nothing unread, see allow_more
             backlog, self._backlog = memoryview(self._backlog), bytearray()
             self.feed(backlog)
@@ -269,7 +279,7 @@ class Incoming:
     def _complete(self, message: Message) -> None:
         self._body, self._filled, self.is_reserved = None, 0, False
         self.ready.append(Compressed(message) if self._compressed else message)
-        self._ready_bytes += len(message)
+        self._ready_bytes += len(message) + READY_BYTES
         if self._waiter is not None:
             self._wake()
 
@@ -280,6 +290,8 @@ class Incoming:
             small = _small(data, self._wbits, most)
             if small is not None:
                 return Compressed(data, len(small), small)
+            if most == self._limit:
+                raise TooLarge(f"Received message larger than max ({self._limit})")
         loop = asyncio.get_running_loop()
         size_bytes = await loop.run_in_executor(
             _INFLATING, _measure, data, self._wbits, self._limit

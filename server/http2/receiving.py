@@ -19,6 +19,8 @@ from braid.server.http2.request_headers import MAX_BLOCK_BYTES
 DATA_FRAME_BYTES: Final = 1 << 20
 """Most bytes of a frame of DATA; others, but headers, are as short as every peer sends them."""
 BUFFER_BYTES: Final = 1 << 15
+WORK_FRAMES, WORK_BYTES = 16, 64
+"""Frames after which the time is looked at; of others than DATA, so many bytes count as one."""
 
 _MOST_BYTES: Final = {
     **dict.fromkeys(range(frames.CONTINUATION + 1), frames.USUAL_FRAME_BYTES),
@@ -44,6 +46,9 @@ class Frames(Protocol):
     def end_data(self, number: int, is_last: bool) -> None:
         """Handle the end of a frame of DATA; ``is_last``: of its stream."""
 
+    def has_time(self) -> bool:
+        """True if more may be read in this turn of the event loop."""
+
 
 class Receiver:
     """Reader of one connection's bytes."""
@@ -61,6 +66,12 @@ class Receiver:
         self._long: bytearray | None = None  # payload of a frame longer than the buffer may hold
         self._long_head = (0, 0, 0)  # its kind, flags and stream
         self._long_left = 0
+        self._work = 0  # frames since the time was looked at
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a long frame that have come."""
+        return 0 if self._long is None else len(self._long)
 
     def place(self) -> memoryview:
         """Return where the next bytes are to be received; never empty."""
@@ -71,8 +82,10 @@ class Receiver:
         self._is_in_place = False
         return self._buffer[self._stop :]
 
-    def received(self, size_bytes: int) -> None:
-        """Read bytes that were received where ``place`` said.
+    def received(self, size_bytes: int) -> bool:
+        """Read bytes that were received where ``place`` said; returns False if there was no time.
+
+        The rest is read by the next call, for 0 bytes more.
 
         Raises:
             ConnectionFault: the peer broke the protocol.
@@ -82,8 +95,12 @@ class Receiver:
             self._data_left -= size_bytes
         else:
             self._stop += size_bytes
-        is_whole = True
+        is_whole = has_time = True
         while is_whole:
+            if self._work >= WORK_FRAMES:
+                self._work = 0
+                if not (has_time := self._target.has_time()):
+                    break
             if self._is_in_data:
                 is_whole = self._read_data()
             elif self._long is not None:
@@ -99,6 +116,7 @@ class Receiver:
             self._buffer[:left] = self._buffer[self._start : self._stop]
         self._start, self._stop = 0, left
         self._is_in_place = not left and self._data_left > 0 and self._data is not None
+        return has_time
 
     def forget(self) -> None:
         """Drop what was received; what comes from now on must not be read."""
@@ -111,6 +129,7 @@ class Receiver:
         length_and_kind, flags, number = _HEAD(self._buffer, at)
         length, kind = length_and_kind >> 8, length_and_kind & 0xFF
         number &= frames.MAX_WINDOW_BYTES
+        self._work += 1
         if kind == frames.DATA:
             return self._begin_data(length, flags, number)
         if length > frames.USUAL_FRAME_BYTES:
@@ -124,6 +143,7 @@ class Receiver:
         if begin + length > self._stop:
             return False
         self._start = begin + length
+        self._work += length // WORK_BYTES
         self._target.take_frame(kind, flags, number, bytes(self._buffer[begin : self._start]))
         return True
 
@@ -137,6 +157,7 @@ class Receiver:
         if self._long_left:
             return False
         self._long = None
+        self._work += len(payload) // WORK_BYTES
         self._target.take_frame(*self._long_head, bytes(payload))
         return True
 

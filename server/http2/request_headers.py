@@ -16,6 +16,7 @@ from braid.server.http2 import frames
 from braid.server.http2.answer_headers import Metadata
 from braid.server.http2.frames import ConnectionFault, ErrorCode
 from braid.server.http2.hpack import (
+    FIELD_BYTES,
     Decoder,
     Field,
     HeaderError,
@@ -24,7 +25,10 @@ from braid.server.http2.hpack import (
 )
 
 MAX_HEADER_BYTES: Final = 1 << 14
-"""Length of a call's headers, as peers are told; a call with more is refused."""
+"""Length of a call's headers, as peers are told; a call with more is refused. Binary values that
+are joined by commas count apart."""
+HEAD_BYTES, ENTRY_BYTES = 1 << 10, 200
+"""Memory of the headers of a call, and of each entry of its metadata, beside their characters."""
 MAX_BLOCK_BYTES: Final = 1 << 16
 """Bytes of headers that are read at all; a peer that sends more loses its connection."""
 MAX_CONTINUATIONS: Final = 64
@@ -33,7 +37,7 @@ BYTES_PER_COST: Final = 4096
 CODE_BYTES_PER_COST: Final = 256
 FIELDS_PER_COST: Final = 32
 """Decoded bytes, those in Huffman's code, and fields that cost as much as a frame without use."""
-KNOWN_BYTES, KNOWN_BLOCKS = 256, 16
+KNOWN_BYTES, KNOWN_FIELDS, KNOWN_BLOCKS = 256, 32, 16
 """Longest block, and most blocks, that a connection remembers to read them once."""
 
 Block = tuple[list[Field] | None, bool]
@@ -71,6 +75,11 @@ class HeaderBlocks:
         self._number = self._flags = 0  # of the frame that they began with
         self._continuations = 0
         self._paid = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of headers that are continued."""
+        return len(self._block)
 
     def check(self, kind: int) -> None:
         """Raise ConnectionFault unless a frame of this kind may come now."""
@@ -137,7 +146,8 @@ class HeaderBlocks:
             return fields
         try:
             fields = self._decoder.decode(block)
-            if self._decoder.changes == changes and len(block) <= KNOWN_BYTES:
+            is_short = len(block) <= KNOWN_BYTES and len(fields) <= KNOWN_FIELDS
+            if is_short and self._decoder.changes == changes:
                 self._remember(block, fields)
             return fields
         except HeadersTooLong:
@@ -162,7 +172,8 @@ class RequestHead:
     invocation_metadata: Metadata
     timeout_s: float | None
     encoding: str  # of compressed messages: "identity", "gzip", "deflate" or unknown
-    length: int | None = None  # bytes of the body, if the headers tell
+    length: int | None  # bytes of the body, if the headers tell
+    size_bytes: int  # of memory
 
 
 def read_head(fields: Iterable[Field]) -> RequestHead:
@@ -171,6 +182,7 @@ def read_head(fields: Iterable[Field]) -> RequestHead:
     Raises:
         BadTimeout: the deadline cannot be read.
         BadHead: no POST of gRPC, or a value that cannot be read.
+        HeadersTooLong: they are once they are split.
     """
     kind = ""
     pseudo: dict[str, str] = {}
@@ -178,6 +190,8 @@ def read_head(fields: Iterable[Field]) -> RequestHead:
     encoding = "identity"
     length: int | None = None
     metadata: list[tuple[str, str | bytes]] = []
+    split_bytes = 0
+    size_bytes = HEAD_BYTES
     is_regular = False
     try:
         for name, value in fields:
@@ -191,7 +205,14 @@ def read_head(fields: Iterable[Field]) -> RequestHead:
             if name in _IGNORED:
                 continue
             if name not in _OWN:
-                metadata += _entries(name, value)
+                size_bytes += len(name) + len(value) + ENTRY_BYTES
+                if not name.endswith("-bin"):
+                    metadata.append((name, value))
+                    continue
+                split_bytes += value.count(",") * (len(name) + FIELD_BYTES)
+                if split_bytes > MAX_HEADER_BYTES:
+                    raise HeadersTooLong("too many values are joined")
+                metadata += ((name, _decoded(part)) for part in value.split(","))
             elif name == "grpc-timeout":
                 timeout_s = _seconds(value)
             elif name == "grpc-encoding":
@@ -210,7 +231,8 @@ def read_head(fields: Iterable[Field]) -> RequestHead:
         raise BadHead("not a call of gRPC")
     if not pseudo.get(":scheme"):
         raise BadHead("a request names its scheme")
-    return RequestHead(path, tuple(metadata), timeout_s, encoding, length)
+    size_bytes += split_bytes // FIELD_BYTES * ENTRY_BYTES
+    return RequestHead(path, tuple(metadata), timeout_s, encoding, length, size_bytes)
 
 
 def are_trailers(fields: Iterable[Field]) -> bool:
@@ -234,13 +256,6 @@ def _check_field(name: str, value: str) -> None:
         raise ValueError(name)
     if not name or name != name.lower() or " " in name or name in _PER_CONNECTION:
         raise ValueError(name)
-
-
-def _entries(name: str, value: str) -> list[tuple[str, str | bytes]]:
-    """Return the metadata of a header; binary values may be joined by commas."""
-    if not name.endswith("-bin"):
-        return [(name, value)]
-    return [(name, _decoded(part)) for part in value.split(",")]
 
 
 def _seconds(value: str) -> float | None:

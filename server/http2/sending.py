@@ -19,6 +19,8 @@ from braid.server.http2.messages import PREFIX_BYTES
 
 PART_BYTES: Final = 1 << 20
 """Bytes given to the transport at once."""
+LEAST_BYTES: Final = 1 << 10
+"""Shortest frame that earns the peer others: a message that is taken in small pieces earns one."""
 MAX_UNREAD_CONTROL_BYTES: Final = 1 << 16
 """Answers to pings and settings that a peer may leave unread."""
 
@@ -28,13 +30,15 @@ _PREFIX: Final = struct.Struct("!BI").pack  # of a message: whether it is compre
 class Outgoing:
     """Answer of one stream."""
 
-    __slots__ = ("has_ended", "is_answered", "number", "window")
+    __slots__ = ("has_ended", "is_answered", "number", "waiter", "waits_in", "window")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.window = 0  # bytes that the peer takes beyond the initial window; negative: fewer
         self.has_ended = False  # by either side: nothing more is sent
         self.is_answered = False  # the status is on its way
+        self.waiter: asyncio.Future[None] | None = None
+        self.waits_in: dict[Outgoing, None] | None = None
 
 
 class Sender:
@@ -46,9 +50,12 @@ class Sender:
         self.frame_bytes = frames.USUAL_FRAME_BYTES
         self._window = frames.USUAL_WINDOW_BYTES
         self._is_paused = False
-        self._waiting: dict[Outgoing, asyncio.Future[None]] = {}  # the longest first
+        # Answers that wait, the longest first, each in one of these:
+        self._stuck: dict[Outgoing, None] = {}  # for the window of their stream
+        self._waiting: dict[Outgoing, None] = {}  # for that of the connection, or its transport
+        self._draining: dict[Outgoing, None] = {}  # for the transport, with nothing to send
         self._unread_control_bytes = 0
-        self.data_frames = 0  # sent so far
+        self.data_frames = 0  # sent so far, but for small pieces
         self._has_left = False  # nothing follows what was sent last
 
     async def send(self, to: Outgoing, begin: bytes, message: bytes | None, end: bytes) -> None:
@@ -72,7 +79,7 @@ class Sender:
             self._write(to, parts)
             to.is_answered = bool(end) and not to.has_ended
             while self._is_paused and not to.has_ended:
-                await self._change(to)
+                await self._change(to, self._draining)
         finally:
             if self._waiting:
                 self._share()
@@ -93,7 +100,8 @@ class Sender:
                 parts.clear()
                 held = 0
                 if self._is_paused or size <= 0:
-                    await self._change(to)
+                    room = self._initial_window + to.window
+                    await self._change(to, self._waiting if room > 0 else self._stuck)
                 continue
             parts.append(frame_head(frames.DATA, 0, to.number, size))
             parts += pieces if size == left else _cut(pieces, size)
@@ -101,7 +109,7 @@ class Sender:
             held += size
             to.window -= size
             self._window -= size
-            self.data_frames += 1
+            self.data_frames += not left or size >= LEAST_BYTES
 
     def _write(self, to: Outgoing, parts: list[bytes | memoryview]) -> None:
         if parts and not to.has_ended and not self.is_over:
@@ -138,7 +146,7 @@ class Sender:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
         if to is not None:
             to.window += more
-            if to in self._waiting:
+            if to in self._stuck:
                 self._wake_one(to)
         else:
             self._window += more
@@ -149,8 +157,12 @@ class Sender:
         """Set the initial window of all streams, those there are too, however many these are."""
         if window > frames.MAX_WINDOW_BYTES:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
+        is_more = window > self._initial_window
         self._initial_window = window
-        self.wake()
+        if is_more:
+            for to in [each for each in self._stuck if window + each.window > 0]:
+                self._move(to, self._waiting)
+            self._share()
 
     def pause(self) -> None:
         self._is_paused = True
@@ -158,17 +170,19 @@ class Sender:
     def resume(self) -> None:
         self._is_paused = False
         self._unread_control_bytes = 0
-        self.wake()
+        for to in list(self._draining):
+            self._wake_one(to)
+        self._share()
 
     def wake(self) -> None:
-        """Look again whether waiting answers can go on."""
-        for to in list(self._waiting):
+        """Wake all answers, as the connection is lost."""
+        for to in (*self._stuck, *self._waiting, *self._draining):
             self._wake_one(to)
 
     def leave(self, to: Outgoing) -> None:
         """Send nothing more of an answer."""
         to.has_ended = True
-        if self._waiting:
+        if self._stuck or self._waiting or self._draining:
             self._wake_one(to)
             self._share()
 
@@ -178,29 +192,34 @@ class Sender:
         Whoever is woken uses its part, or shares what is left at its end: one update of a window
         does not wake a thousand answers of which one can go on.
         """
-        room, woken = self._window, []
-        if self._is_paused or room <= 0:
-            return
-        for to in self._waiting:
+        room = self._window
+        while self._waiting and room > 0 and not self._is_paused:
+            to = next(iter(self._waiting))
             own_room = self._initial_window + to.window
             if own_room > 0:
-                woken.append(to)
+                self._wake_one(to)
                 room -= min(own_room, self.frame_bytes)
-                if room <= 0:
-                    break
-        for to in woken:
-            self._wake_one(to)
+            else:
+                self._move(to, self._stuck)
 
     def _wake_one(self, to: Outgoing) -> None:
-        waiter = self._waiting.pop(to, None)
+        waiter, to.waiter = to.waiter, None
         if waiter is not None:
+            self._move(to, None)
             waiter.set_result(None)
 
-    async def _change(self, to: Outgoing) -> None:
-        waiter = self._waiting.get(to)
-        if waiter is None:
-            waiter = self._waiting[to] = asyncio.get_running_loop().create_future()
-        await asyncio.shield(waiter)
+    async def _change(self, to: Outgoing, waiting: dict[Outgoing, None]) -> None:
+        self._move(to, waiting)
+        if to.waiter is None:
+            to.waiter = asyncio.get_running_loop().create_future()
+        await asyncio.shield(to.waiter)
+
+    def _move(self, to: Outgoing, waiting: dict[Outgoing, None] | None) -> None:
+        if to.waits_in is not None:
+            del to.waits_in[to]
+        to.waits_in = waiting
+        if waiting is not None:
+            waiting[to] = None
 
 
 def _cut(pieces: list[memoryview], size: int) -> list[memoryview]:

@@ -19,17 +19,27 @@ from braid.server.http2.answer_headers import ENCODINGS, NOT_GRPC, write_refusal
 from braid.server.http2.arrivals import Arrival
 from braid.server.http2.floods import FRAMES_PER_ANSWER, RAPID_S, FrameBudget
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame
-from braid.server.http2.hpack import Field
+from braid.server.http2.hpack import Field, HeadersTooLong
 from braid.server.http2.messages import Incoming
 from braid.server.http2.request_headers import BadHead, BadTimeout, RequestHead, read_head
 from braid.server.http2.sending import Outgoing, Sender
+from braid.server.inference.call_memory import ConnectionMemory
 
 SKIPS: Final = 100
 """Gaps between numbers of streams that are remembered, to name the fault of who fills one."""
+OPEN_MESSAGE_BYTES: Final = 1 << 12
+"""Longest message that a method takes which strangers may call."""
+KNOWN_HEAD_BYTES: Final = 1 << 12
+"""Longest headers that are remembered for the next call."""
+CALL_BYTES: Final = 12 << 10
+"""Memory of a call beside its headers and messages."""
+CUT_BYTES: Final = 128
+"""Memory of the number of a stream whose data is ignored."""
 FRAMES_PER_LONG: Final = 200
 """Frames without use that headers cost which are too long."""
 
 _HEADERS_TOO_LONG: Final = write_refusal(8, "metadata is too long")  # RESOURCE_EXHAUSTED
+_NO_ROOM: Final = write_refusal(8, "too many calls are open; end some, or try again later")
 _UNKNOWN_ENCODING: Final = write_refusal(12, "messages are compressed in a way not known here")
 
 
@@ -41,6 +51,7 @@ class ConnectionLimits:
     streams: int  # calls under way
     keepalive_s: float  # between two pings
     answer_s: float  # that a ping's answer may take
+    open_methods: frozenset[str] = frozenset()  # that strangers may call
 
 
 class CallOfStream(Protocol):
@@ -57,10 +68,11 @@ class HttpStream:
         "arrival",
         "began_at",
         "call",
-        "handled_bytes",
         "head",
         "incoming",
         "is_counted",
+        "is_open",
+        "kept_bytes",
         "length_left",
         "outgoing",
     )  # fmt: skip
@@ -76,7 +88,8 @@ class HttpStream:
         self.is_counted = True  # among the calls under way
         self.length_left = head.length  # bytes of the body to come, if the headers told
         self.arrival: Arrival | None = None  # what has come, once something has
-        self.handled_bytes = 0  # of a long message that the handler has
+        self.is_open = False  # for strangers
+        self.kept_bytes = 0  # of memory that is charged for the call and its headers
 
 
 class ConnectionStreams:
@@ -93,6 +106,7 @@ class ConnectionStreams:
         self.last = 0  # number of the stream that was opened last
         self.running = 0  # calls, those among them that their callers have left
         self.is_closing = False  # no more are taken
+        self.memory: ConnectionMemory  # once it is known who the peer is
         self._limits = limits
         self._sender = sender
         self._budget = budget
@@ -117,6 +131,11 @@ class ConnectionStreams:
         if any(first <= number <= last for first, last in self._skipped):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "numbers of streams go up")
         raise ConnectionFault(ErrorCode.STREAM_CLOSED, "a frame after the end of its stream")
+
+    @property
+    def cut_bytes(self) -> int:
+        """Bytes of memory for streams that were ended here."""
+        return CUT_BYTES * len(self._cut_off)
 
     @property
     def largest_window(self) -> int:
@@ -147,9 +166,16 @@ class ConnectionStreams:
             return
         try:
             # Headers that are given as the same list as those of the call before were read then.
-            if self._last_read is None or self._last_read[0] is not fields:
-                self._last_read = fields, read_head(fields)
-            head = self._last_read[1]
+            if self._last_read is not None and self._last_read[0] is fields:
+                head = self._last_read[1]
+            else:
+                head = read_head(fields)
+                is_short = head.size_bytes <= KNOWN_HEAD_BYTES
+                self._last_read = (fields, head) if is_short else None
+        except HeadersTooLong:
+            self._budget.spend(FRAMES_PER_LONG)
+            self._refuse(number, is_last, _HEADERS_TOO_LONG)
+            return
         except BadTimeout as error:
             refusal = write_refusal(13, str(error))  # INTERNAL, as gRPC does
             self._refuse(number, is_last, refusal)
@@ -163,8 +189,16 @@ class ConnectionStreams:
         if head.encoding not in ENCODINGS:
             self._refuse(number, is_last, _UNKNOWN_ENCODING)
             return
-        incoming = Incoming(self._limits.message_bytes, head.encoding)
+        is_open, size_bytes = head.method in self._limits.open_methods, head.size_bytes + CALL_BYTES
+        if not self.memory.hold(size_bytes):
+            if is_open or self.memory.caller.is_known:
+                self._refuse(number, is_last, _NO_ROOM)
+                return
+            self.memory.keep(size_bytes)  # until the token is checked
+        limit = OPEN_MESSAGE_BYTES if is_open else self._limits.message_bytes
+        incoming = Incoming(limit, head.encoding)
         stream = self._open[number] = HttpStream(head, incoming, Outgoing(number), now)
+        stream.is_open, stream.kept_bytes = is_open, size_bytes
         self.running += 1
         if is_last:
             incoming.end()
@@ -193,6 +227,7 @@ class ConnectionStreams:
 
     def ended(self, stream: HttpStream) -> None:
         """Forget a call that has ended; its caller hears so if its status was not sent."""
+        self.memory.release(stream.kept_bytes)
         self.running -= stream.is_counted
         stream.is_counted = False
         number = stream.outgoing.number

@@ -1,26 +1,41 @@
-"""Limits on the memory of calls: of requests being computed, and answers that are not taken yet.
+"""Memory of calls: everything that connections make the front end hold, in one account.
 
-    infer ──take──> StreamMemory ──> ConnectionMemory ──> CallMemory      a limit in bytes each
-      └── Charge: request and expected answer ──answered──> the answer ──release──> nothing
+    hold, keep ──> headers, calls, what a peer does not read      at once, or refused
+    Arrivals ────> messages, until their handlers have ended      (``braid.server.http2.arrivals``)
+    take ──> Charge: request and expected answer ──answered──> the answer ──release──> nothing
+       └── StreamMemory ──> ConnectionMemory, Caller ──> CallMemory      a limit in bytes each
 
-A request that does not fit waits before it is computed, first come, first served; while one of a
-stream waits, nothing more of that stream is read. A stream or connection that holds nothing is
-always let in, so that callers that take their answers are served whatever others hold: all
-calls together hold at most the limit and one request for each connection.
+A request that does not fit waits before it is computed, of each connection first come, first
+served; callers with less under way go first. While one of a stream waits, nothing more of that
+stream is read. If no request is under way, the next one fits whatever is held, so all calls hold
+the limit and one request at most. While one waits, answers are ended that their callers take more
+slowly than PACE: those of connections that are furthest behind.
 
 An answer is taken when gRPC has accepted its last byte, which waits for the caller's flow control.
-gRPC copies the answer that it is writing: one of each call, which is not counted here.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from time import monotonic
+from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from braid.core.errors import DeadlineExceeded
+from braid.server.inference.callers import Callers
+
+PACE: Final = 1 << 20
+"""Bytes a second below which a peer is slow while memory is short."""
+UNREAD_S: Final = 10.0
+"""Time that a peer may be behind PACE in taking answers, and a handler in taking a message."""
+LOOK_S: Final = 0.5
+"""Time between two looks at slow peers while somebody waits."""
+
+Ending = Callable[[], object]
+"""Ends a call whose caller does not take the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +75,14 @@ class Account(Protocol):
 class Charge:
     """Bytes that one request holds until ``release``. Belongs to the event loop."""
 
-    __slots__ = ("_account", "_held_bytes", "_unread_bytes")
+    __slots__ = ("_connection", "_held_bytes", "_unread_bytes", "account", "ending")
 
-    def __init__(self, account: Account, held_bytes: int) -> None:
-        self._account = account
+    def __init__(
+        self, account: Account, connection: ConnectionMemory, held_bytes: int, ending: Ending | None
+    ) -> None:
+        self.account = account
+        self.ending = ending  # None: nothing can end the call
+        self._connection = connection
         self._held_bytes = held_bytes
         self._unread_bytes = 0
 
@@ -71,7 +90,12 @@ class Charge:
         """Charge the answer of ``size_bytes`` in place of the request."""
         more, more_unread = size_bytes - self._held_bytes, size_bytes - self._unread_bytes
         self._held_bytes = self._unread_bytes = size_bytes
-        self._account.change(more, more_unread)
+        connection = self._connection
+        if size_bytes:
+            connection.unread[self] = monotonic(), connection.taken_bytes
+        else:
+            connection.unread.pop(self, None)
+        self.account.change(more, more_unread)
 
     def release(self, _: object = None) -> None:
         """Charge 0 bytes, as the answer was taken or never will be. May be called twice."""
@@ -79,6 +103,7 @@ class Charge:
 
     def release_when_done(self, call: EndingCall) -> None:
         """Release at the end of ``call``, which keeps this charge alive, not the answer."""
+        self.ending = getattr(call, "cancel", None)  # the contexts of gRPC's own server have none
         call.add_done_callback(self.release)
 
 
@@ -105,29 +130,50 @@ class Answer:
 class CallMemory:
     """Memory of all calls of one server. Belongs to the event loop."""
 
-    def __init__(self, limits: MemoryLimits) -> None:
+    def __init__(
+        self, limits: MemoryLimits, address_of: Callable[[str], str] = lambda peer: peer
+    ) -> None:
+        """Hold nothing; ``address_of`` a peer is what its connections have in common."""
         self.limits = limits
+        self.callers = Callers(limits.all_bytes, address_of)
         self.held_bytes = 0
+        self.charged_bytes = 0  # of requests under way and answers
         self.unread_bytes = 0  # of answers that are computed
-        self._connections: WeakValueDictionary[str, ConnectionMemory] = WeakValueDictionary()
         self.waiting: dict[ConnectionMemory, None] = {}  # those whose next request does not fit
+        self.on_room: Callable[[], object] | None = None  # called when something is released
+        self._connections: WeakValueDictionary[str, ConnectionMemory] = WeakValueDictionary()
+        self._alarm: asyncio.TimerHandle | None = None
 
     def connection(self, peer: str) -> ConnectionMemory:
         """Return the account of one connection; ``peer`` as gRPC names it."""
         account = self._connections.get(peer)
         if account is None:
-            account = self._connections[peer] = ConnectionMemory(self)
+            account = self._connections[peer] = ConnectionMemory(self, peer)
         return account
 
-    def stream(self, peer: str) -> StreamMemory:
+    def stream(self, peer: str, ending: Ending | None = None) -> StreamMemory:
         """Return the account of a new stream of the connection from ``peer``."""
-        return StreamMemory(self.connection(peer), self.limits.stream_bytes)
+        return StreamMemory(self.connection(peer), self.limits.stream_bytes, ending)
 
     def let_in(self) -> None:
         """Let in the waiting requests of any connection that fit now."""
-        for connection in list(self.waiting):
+        for connection in sorted(self.waiting, key=lambda waits: waits.caller.charged_bytes):
             if not connection.queue.let_in():
-                del self.waiting[connection]
+                self.waiting.pop(connection, None)
+        if self.on_room is not None:
+            self.on_room()
+
+    def look_soon(self) -> None:
+        """Look for slow peers while somebody waits."""
+        if self.waiting and self._alarm is None:
+            self._alarm = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._alarm, now = None, monotonic()
+        if self.waiting:
+            slowest = max(self._connections.values(), key=lambda each: each.behind_s(now))
+            slowest.end_unread(now)
+        self.look_soon()
 
 
 class _Queue:
@@ -173,52 +219,127 @@ class _Queue:
 class ConnectionMemory:
     """Account of one connection, with all its calls."""
 
-    def __init__(self, all_calls: CallMemory) -> None:
+    def __init__(self, all_calls: CallMemory, peer: str) -> None:
+        """Hold nothing, as a stranger's."""
         self.all_calls = all_calls
-        self.held_bytes = 0
+        self.caller = all_calls.callers.of(peer, None)
+        self.held_bytes = 0  # of requests and answers
         self.queue = _Queue(self)
+        self._peer = peer
+        self._kept_bytes = 0
+        self.unread: dict[Charge, tuple[float, int]] = {}  # since when; taken until then
+        self.taken_bytes = 0
+
+    def know(self, token: str) -> None:
+        """Count as the caller's with this token, with all that is held, and no stranger's."""
+        before = self.caller
+        self.caller = after = self.all_calls.callers.of(self._peer, token)
+        for part, sign in ((before, -1), (before.part, -1), (after, 1), (after.part, 1)):
+            part.kept_bytes += sign * self._kept_bytes
+        before.charged_bytes -= self.held_bytes
+        after.charged_bytes += self.held_bytes
+
+    # -- what is held at once -------------------------------------------------------------------
+
+    def hold(self, size_bytes: int) -> bool:
+        """Charge bytes until ``release``; False: there is no room, and nothing is charged."""
+        caller = self.caller
+        part = caller.part
+        fits = (
+            caller.kept_bytes + size_bytes <= caller.limit_bytes
+            and part.kept_bytes + size_bytes <= part.limit_bytes
+        )
+        if fits:
+            self.keep(size_bytes)
+        return fits
+
+    def keep(self, size_bytes: int) -> None:
+        """Charge bytes that are held whether there is room or not."""
+        caller, everything = self.caller, self.all_calls
+        self._kept_bytes += size_bytes
+        caller.kept_bytes += size_bytes
+        caller.part.kept_bytes += size_bytes
+        everything.held_bytes += size_bytes
+        if size_bytes < 0 and (everything.waiting or everything.on_room):
+            everything.let_in()
+
+    def release(self, size_bytes: int) -> None:
+        """Charge ``size_bytes`` less."""
+        self.keep(-size_bytes)
+
+    # -- requests and answers -------------------------------------------------------------------
 
     async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
         size = self.all_calls.limits.stream_bytes if size_bytes is None else size_bytes
         await self.enter(size, deadline)
-        return Charge(self, size)
+        return Charge(self, self, size, None)
+
+    def charge(self, size_bytes: int) -> Charge:
+        """Charge what is there already, whether it fits or not."""
+        self.add(size_bytes)
+        return Charge(self, self, size_bytes, None)
 
     async def enter(self, size_bytes: int, deadline: float | None) -> None:
         if not self.queue.waiting and self.fits(size_bytes):
             self.add(size_bytes)
         else:
             self.all_calls.waiting[self] = None
+            self.all_calls.look_soon()
             await self.queue.wait(size_bytes, deadline)
 
     def fits(self, size_bytes: int) -> bool:
-        limits = self.all_calls.limits
-        return not self.held_bytes or (
-            self.held_bytes + size_bytes <= limits.connection_bytes
-            and self.all_calls.held_bytes + size_bytes <= limits.all_bytes
-        )
+        everything, limits = self.all_calls, self.all_calls.limits
+        if self.held_bytes and self.held_bytes + size_bytes > limits.connection_bytes:
+            return False
+        has_room = everything.held_bytes + size_bytes <= limits.all_bytes
+        return has_room or not everything.charged_bytes
 
     def add(self, size_bytes: int) -> None:
-        self.held_bytes += size_bytes
-        self.all_calls.held_bytes += size_bytes
+        self.change(size_bytes, 0)
 
     def free(self, size_bytes: int) -> None:
         """Charge ``size_bytes`` less, and let in what fits now."""
         self.change(-size_bytes, 0)
 
     def change(self, held_bytes: int, unread_bytes: int) -> None:
+        everything = self.all_calls
         self.held_bytes += held_bytes
-        self.all_calls.held_bytes += held_bytes
-        self.all_calls.unread_bytes += unread_bytes
-        if self.all_calls.waiting:  # this connection among them, if a request of it waits
-            self.queue.let_in()
-            self.all_calls.let_in()
+        self.caller.charged_bytes += held_bytes
+        everything.charged_bytes += held_bytes
+        everything.held_bytes += held_bytes
+        everything.unread_bytes += unread_bytes
+        if unread_bytes < 0:
+            self.taken_bytes -= unread_bytes
+        if held_bytes < 0 and (everything.waiting or everything.on_room):
+            everything.let_in()
+
+    def forget(self, account: Account) -> None:
+        """Forget the answers of a stream that has ended."""
+        for charge in [each for each in self.unread if each.account is account]:
+            del self.unread[charge]
+
+    def behind_s(self, now: float) -> float:
+        """Seconds by which the peer is behind PACE since its oldest answer waits."""
+        for since, taken_bytes in self.unread.values():
+            return now - since - (self.taken_bytes - taken_bytes) / PACE
+        return 0.0
+
+    def end_unread(self, now: float) -> None:
+        """End the calls whose answers wait for too long; what goes on, nothing is charged for."""
+        while self.behind_s(now) > UNREAD_S:
+            charge = next(iter(self.unread))
+            del self.unread[charge]
+            (charge.ending or charge.release)()
 
 
 class StreamMemory:
     """Account of one stream, charged to its connection, too."""
 
-    def __init__(self, connection: ConnectionMemory, limit_bytes: int) -> None:
+    def __init__(
+        self, connection: ConnectionMemory, limit_bytes: int, ending: Ending | None
+    ) -> None:
         self.held_bytes = 0
+        self._ending = ending
         self._connection = connection
         self._limit_bytes = limit_bytes
         self._queue = _Queue(self)
@@ -250,12 +371,13 @@ class StreamMemory:
             self._entering -= 1
             self._changed.set()
         self._charged_bytes += size
-        return Charge(self, size)
+        return Charge(self, self._connection, size, self._ending)
 
     def close(self) -> None:
         """Release all charges at the end of the stream."""
         self.change(-self._charged_bytes, -self._unread_bytes)
         self._is_closed = True
+        self._connection.forget(self)
 
     def fits(self, size_bytes: int) -> bool:
         return not self.held_bytes or self.held_bytes + size_bytes <= self._limit_bytes

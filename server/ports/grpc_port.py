@@ -27,7 +27,7 @@ from braid.server.security.addresses import check_exposure, network_of
 from braid.server.security.certificates import Certificates, TlsFiles
 from braid.server.security.gate import Gate
 from braid.server.security.started import Started
-from braid.server.security.tokens import Role, Tokens, TokenSource
+from braid.server.security.tokens import OPEN, Role, Tokens, TokenSource
 from braid.server.settings import Settings
 
 MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
@@ -55,7 +55,7 @@ class CallChecks:
         self.telemetry = start_tracing(settings.tracing, sampling)
         self.gate = _main_gate(settings, self.tokens)
         self.memory = memory
-        self.arrivals = Arrivals(memory.limits)
+        self.arrivals = Arrivals(memory)
         most_bytes = memory.limits.all_bytes
         self.connections = Connections(
             most_connections(most_bytes), max(16 << 20, most_bytes // 8), network_of, self._is_token
@@ -208,6 +208,7 @@ def _server(settings: Settings, checks: CallChecks, gate: Sequence[Gate]) -> Ser
         streams=settings.max_concurrent_streams,
         keepalive_s=settings.keepalive_seconds,
         answer_s=KEEPALIVE_ANSWER_SECONDS,
+        open_methods=OPEN,
     )
     return Server(limits, checks.arrivals, checks.guards(gate), checks.connections)
 

@@ -120,13 +120,16 @@ def _charging(behaviour: Behaviour, memory: CallMemory) -> Behaviour:
 
     async def method(request: Any, context: Any) -> Any:
         nonlocal largest_bytes
-        charge = None
+        account, charge = memory.connection(context.peer()), None
         if largest_bytes > SMALL_BYTES:
-            charge = await memory.connection(context.peer()).take(largest_bytes, None)
+            charge = await account.take(largest_bytes, None)
             charge.release_when_done(context)
         answer = await behaviour(request, context)
         size_bytes = answer.ByteSize()
         largest_bytes = max(largest_bytes, size_bytes)
+        if charge is None and size_bytes > SMALL_BYTES:
+            charge = account.charge(size_bytes)
+            charge.release_when_done(context)
         if charge is not None:
             charge.answered(size_bytes)
         return answer

@@ -72,6 +72,11 @@ class Gate(grpc.aio.ServerInterceptor):
             return self._rechecked(await continuation(details), details)
         return refusing(refusal)
 
+    def admits(self, metadata: Any, needed: Role) -> bool:
+        """True if a call with this metadata may do what needs a role."""
+        role = self._role(DescribedCall("", metadata))
+        return role is not None and max(role, self._anonymous) >= needed
+
     def refusal(self, details: Details) -> BraidError | None:
         """Return why a call is refused, and log it; None: it is let in."""
         refusal = self._refusal(details)

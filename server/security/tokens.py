@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
 from braid.core.errors import StartupError
 from braid.core.regular_file import read_file
@@ -65,6 +66,10 @@ NEEDED: Mapping[str, Role] = {
     "/braid.v1.InferenceService/InferStream": Role.INFER,
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Role.INFER,
 }
+
+
+OPEN: Final = frozenset(method for method, role in NEEDED.items() if role is Role.ANYONE)
+"""Methods that strangers may call."""
 
 
 def needed_role(method: str) -> Role:

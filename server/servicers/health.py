@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from braid.server.rpc.status import Context
+from braid.core.errors import Unauthenticated
+from braid.server.rpc.status import Context, answering
 
 READY = ""
 LIVENESS = "liveness"
@@ -34,6 +35,8 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         devices: Callable[[], Sequence[Mapping[str, object]]] = lambda: (),
     ) -> None:
         """Say "not ready", of ``services`` as well; ``devices`` returns facts about each device."""
+        self.may_see: Callable[[Context], bool] = lambda _: True
+        """Whether a caller is told of devices, and of models, whose names are nobody else's."""
         self._services = services
         self._devices = devices
         self._statuses: dict[str, int] = {}
@@ -66,10 +69,11 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
         Trailing metadata tells of the devices, as JSON.
         """
+        await self._check(request.service, context)
         status = self._statuses.get(request.service)
         if status is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
-        if request.service == READY and (devices := self._devices()):
+        if request.service == READY and self.may_see(context) and (devices := self._devices()):
             context.set_trailing_metadata(((DEVICES, json.dumps(devices)),))
         return _Response(status=status)
 
@@ -77,7 +81,9 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         """Yield the status of a name, and the latest one whenever it has changed."""
+        await self._check(request.service, context)
         name, last, changed = request.service, None, asyncio.Event()
+        del request  # which may have more than a name
         self._watchers[name].add(changed)
         try:
             while True:
@@ -91,6 +97,12 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             self._watchers[name].discard(changed)
             if not self._watchers[name]:
                 del self._watchers[name]
+
+    async def _check(self, name: str, context: Context) -> None:
+        """Refuse strangers who ask for a model, whether there is one or not."""
+        if name not in (READY, LIVENESS, *self._services) and not self.may_see(context):
+            async with answering(context):
+                raise Unauthenticated("health of a model is told to callers with a token")
 
     def _set(self, name: str, serving: bool) -> None:
         self._statuses[name] = _Response.SERVING if serving else _Response.NOT_SERVING

@@ -178,7 +178,7 @@ class TensorService:
         self, messages: AsyncIterator[Any], context: Context
     ) -> AsyncIterator[bytes | LaterReply]:
         """Answer many requests on one stream; errors are answers, too."""
-        memory = self._memory.stream(context.peer())
+        memory = self._memory.stream(context.peer(), getattr(context, "cancel", None))
 
         async def answer(message: Any) -> Answer:
             try:

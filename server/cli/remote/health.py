@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from braid.server.cli.connection import Subparsers, add_address, connect, tls_hint, tls_of
+from braid.server.cli.connection import Subparsers, add_address, connect, tls_hint, tls_of, token_of
 from braid.server.cli.parser import seconds
-from braid.server.servicers.health import DEVICES
+from braid.server.servicers.health import DEVICES, LIVENESS, READY
 from braid_client import BraidError
 
 
@@ -39,6 +39,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Ask once and print the status; the exit code is 0 if the server is healthy."""
     tls = tls_of(args)
+    needs_token = args.json or args.service not in (READY, LIVENESS)  # devices, names of models
+    token = token_of(args) if needs_token else None
     with (
         grpc.insecure_channel(args.address)
         if tls is None
@@ -47,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             answer, call = stub.Check.with_call(
-                health_pb2.HealthCheckRequest(service=args.service), timeout=args.timeout
+                health_pb2.HealthCheckRequest(service=args.service),
+                timeout=args.timeout,
+                metadata=(("authorization", f"Bearer {token}"),) if token else (),
             )
         except grpc.RpcError as error:
             reason = error.code().name.lower().replace("_", " ")

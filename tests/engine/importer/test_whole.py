@@ -370,7 +370,7 @@ def test_lengths_that_follow_content_are_served_in_each_type(dtype: str, tmp_pat
     made = as_model(graph([node], inputs, tensors(element, y=["k", 4])))
     (tmp_path / "upload").write_bytes(made.SerializeToString())
     artefact = load_artefact(import_here(tmp_path / "upload", tmp_path / "artefact"))
-    x = np.arange(12).reshape(3, 4).astype(kind)
+    x: np.ndarray[Any, Any] = np.arange(12).reshape(3, 4).astype(kind)
     given = {"x": torch.from_numpy(x), "m": torch.tensor([True, False, True])}
     specs = {name: spec_of(tensor) for name, tensor in given.items()}
 

@@ -17,6 +17,7 @@ from braid.server.http2.accepting import Connections, Place
 from braid.server.http2.answer_headers import literal
 from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.server import Server
+from braid.server.inference.call_memory import CallMemory
 from tests.server.http2.kinds_of_port import add_port, client_tls, on_each_kind_of_port
 from tests.server.http2.test_frames import (
     CALL,
@@ -42,7 +43,7 @@ def few() -> Connections:
 
 @asynccontextmanager
 async def port_of(places: Connections) -> AsyncIterator[int]:
-    server = Server(LIMITS, Arrivals(MEMORY), places=places)
+    server = Server(LIMITS, Arrivals(CallMemory(MEMORY)), places=places)
     for name, behaviour in {"Echo": echo, "Hold": hold}.items():
         handler: Any = grpc.unary_unary_rpc_method_handler(behaviour)
         server.add_registered_method_handlers("t", {name: handler})

@@ -8,20 +8,21 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from braid.server.http2.arrivals import PATIENCE_S, UNREAD_S, Arrival, Arrivals
+from braid.server.http2.arrivals import PATIENCE_S, Arrival, Arrivals
 from braid.server.http2.arrivals import SHORT_BYTES as SHORT
 from braid.server.http2.messages import WINDOW_BYTES, Incoming, NoRoom
-from braid.server.inference.call_memory import MemoryLimits
+from braid.server.inference.call_memory import UNREAD_S, CallMemory, MemoryLimits
 
 MIB = 1 << 20
-LIMITS = MemoryLimits(64 * MIB, 24 * MIB, 64 * MIB)
-LONG = 10 * MIB  # four of them, or two of a connection, have room
+LIMITS = MemoryLimits(64 * MIB, 20 * MIB, 64 * MIB)
+LONG = 8 * MIB  # four of them, or two of a connection, have room
 
 
 class Connection:
     """A peer with any number of streams."""
 
     def __init__(self, arrivals: Arrivals) -> None:
+        self.memory = arrivals.memory.connection(str(id(self)))
         self.reserved_bytes = 0
         self.let_in: list[Arrival] = []
         self._arrivals = arrivals
@@ -47,8 +48,10 @@ class Connection:
         while left := min(WINDOW_BYTES, arrival.incoming.missing_bytes):
             self.send(arrival, bytes(left))
         assert await arrival.incoming.arrived()
-        assert await arrival.incoming.measure() == len(await arrival.incoming.take())
-        self._arrivals.taken(arrival)
+        size = await arrival.incoming.measure()
+        assert size == len(await arrival.incoming.take())
+        self._arrivals.taken(arrival, size)
+        self._arrivals.free(arrival)
 
 
 class Clock:
@@ -67,7 +70,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def arrivals(clock: Clock) -> AsyncIterator[Arrivals]:
-    shared = Arrivals(LIMITS, clock)
+    shared = Arrivals(CallMemory(LIMITS), clock)
     yield shared
     assert shared.held_bytes <= LIMITS.all_bytes
 
@@ -98,10 +101,11 @@ async def test_a_message_may_begin_before_the_last_one_is_handed_over(arrivals: 
     while left := min(WINDOW_BYTES, arrival.incoming.missing_bytes):
         connection.send(arrival, bytes(left))
     await arrival.incoming.measure()
-    await arrival.incoming.take()
+    size = len(await arrival.incoming.take())
     connection.send(arrival, b"\0" + LONG.to_bytes(4, "big") + bytes(WINDOW_BYTES - 5))
 
-    arrivals.taken(arrival)
+    arrivals.taken(arrival, size)
+    arrivals.free(arrival)
 
     assert arrivals.admit(arrival)
     arrivals.leave(arrival)
@@ -191,7 +195,7 @@ async def test_a_whole_message_that_is_not_taken_gives_way_in_the_end(
 
 
 async def test_a_message_beyond_all_limits_is_let_in_alone(clock: Clock) -> None:
-    arrivals = Arrivals(MemoryLimits(MIB, MIB, MIB), clock)
+    arrivals = Arrivals(CallMemory(MemoryLimits(MIB, MIB, MIB)), clock)
     first, second = Connection(arrivals), Connection(arrivals)
     one, two = first.begin(60 * MIB), second.begin(60 * MIB)
     assert one.reserved

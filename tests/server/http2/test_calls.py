@@ -16,7 +16,7 @@ import pytest
 from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
-from braid.server.inference.call_memory import MemoryLimits
+from braid.server.inference.call_memory import CallMemory, MemoryLimits
 from tests.server.http2.kinds_of_port import add_port, channel, on_each_kind_of_port
 
 __all__ = ["on_each_kind_of_port"]
@@ -85,7 +85,7 @@ async def listening(
     limits: ConnectionLimits = LIMITS, interceptors: Any = (), **more: Callable[..., Any]
 ) -> AsyncIterator[tuple[Server, int]]:
     """A server and its port."""
-    server = Server(limits, Arrivals(MEMORY), interceptors)
+    server = Server(limits, Arrivals(CallMemory(MEMORY)), interceptors)
     server.add_generic_rpc_handlers([Methods(**more)])
     port = add_port(server)
     await server.start()
@@ -324,8 +324,8 @@ async def test_stop_lets_calls_end_within_its_grace() -> None:
 
 
 async def test_a_port_in_use_is_refused() -> None:
-    server = Server(LIMITS, Arrivals(MEMORY))
+    server = Server(LIMITS, Arrivals(CallMemory(MEMORY)))
     port = server.add_insecure_port("127.0.0.1:0")
     with pytest.raises(RuntimeError, match=str(port)):
-        Server(LIMITS, Arrivals(MEMORY)).add_insecure_port(f"127.0.0.1:{port}")
+        Server(LIMITS, Arrivals(CallMemory(MEMORY))).add_insecure_port(f"127.0.0.1:{port}")
     await server.stop(None)

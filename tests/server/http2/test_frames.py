@@ -24,7 +24,7 @@ from braid.server.http2.request_headers import read_head
 from braid.server.http2.sending import Outgoing, Sender
 from braid.server.http2.server import Server
 from braid.server.http2.streams import ConnectionLimits
-from braid.server.inference.call_memory import MemoryLimits
+from braid.server.inference.call_memory import CallMemory, MemoryLimits
 from braid.server.observability.logs import Seldom
 from tests.server.http2.kinds_of_port import add_port, client_tls, on_each_kind_of_port
 
@@ -112,7 +112,7 @@ class Peer:
 async def connected(
     start: bytes = START, limits: ConnectionLimits = LIMITS, memory: MemoryLimits = MEMORY
 ) -> AsyncIterator[Peer]:
-    server = Server(limits, Arrivals(memory))
+    server = Server(limits, Arrivals(CallMemory(memory)))
     for name, behaviour in {"Echo": echo, "Hold": hold}.items():
         handler: Any = grpc.unary_unary_rpc_method_handler(behaviour)
         server.add_registered_method_handlers("t", {name: handler})
@@ -496,7 +496,7 @@ async def test_binary_metadata_may_be_joined_by_commas() -> None:
 
 
 async def test_a_connection_that_comes_while_the_server_stops_is_closed() -> None:
-    server = Server(LIMITS, Arrivals(MEMORY))
+    server = Server(LIMITS, Arrivals(CallMemory(MEMORY)))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     connecting = [asyncio.open_connection("127.0.0.1", port) for _ in range(20)]

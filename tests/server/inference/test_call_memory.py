@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from braid.core.errors import DeadlineExceeded
+from braid.server.inference import call_memory
 from braid.server.inference.call_memory import (
     Account,
     Answer,
@@ -52,20 +53,81 @@ async def test_what_does_not_fit_waits_in_order() -> None:
     assert connection.held_bytes == 11
 
 
-async def test_a_connection_that_holds_nothing_is_let_in_whatever_others_hold() -> None:
+async def test_all_hold_the_limit_and_one_request_at_most() -> None:
+    """A connection that held nothing was always let in: many held many times the limit."""
     everything = memory()
-    held = [await taken(everything.connection(peer), 20) for peer in "ab"]
-    patient = everything.connection("c")
+    too_large = await taken(everything.connection("a"), 40)
+    waits = [await waiting(everything.connection(peer).take(20, None)) for peer in "bcd"]
 
-    mine = await taken(patient, 25)
-    following = await waiting(patient.take(5, None))
-    mine.release()
+    too_large.release()
+    first = await waits[0]
 
-    assert await following
-    assert everything.held_bytes == 45
-    for charge in (*held, await following):
-        charge.release()
+    assert everything.held_bytes == 20
+    for charge in (first, waits[1], waits[2]):
+        (await charge if isinstance(charge, asyncio.Future) else charge).release()
     assert everything.held_bytes == 0
+
+
+async def test_callers_with_less_under_way_go_first() -> None:
+    everything = CallMemory(MemoryLimits(10, 20, 30), lambda peer: peer[0])
+    held = [await taken(everything.connection(peer), 10) for peer in ("a1", "a2", "b1")]
+    busy = await waiting(everything.connection("a3").take(10, None))
+    other = await waiting(everything.connection("c1").take(10, None))
+
+    held[0].release()
+
+    assert await other
+    assert not busy.done()
+    held[1].release()
+    assert await busy
+
+
+async def test_who_takes_no_answers_is_ended_while_others_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(call_memory, "UNREAD_S", 0.0)
+    everything, call, ended = memory(), Call(), list[str]()
+    call.cancel = lambda: ended.append("the slow one")  # type: ignore[attr-defined]
+    slow = await taken(everything.connection("a"), 20)
+    slow.answered(20)
+    slow.release_when_done(call)
+    await asyncio.sleep(0.7)
+    assert not ended
+
+    patient = asyncio.ensure_future(everything.connection("b").take(20, None))
+    async with asyncio.timeout(120):
+        while not ended:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    call.callbacks.pop()(call)
+
+    assert await patient
+    assert everything.held_bytes == 20
+
+
+async def test_strangers_hold_a_small_part_at_once_and_others_more() -> None:
+    everything = CallMemory(MemoryLimits(1600, 1600, 1600), lambda peer: peer[0])
+    first, second = everything.connection("a1"), everything.connection("a2")
+    assert first.hold(60)
+    assert not second.hold(60)  # the same address
+    assert everything.connection("b").hold(100)
+    assert not everything.connection("c").hold(60)  # all strangers have 200
+
+    second.know("token")
+    assert second.hold(600)
+    assert everything.held_bytes == 760
+    first.know("token")
+    first.release(60)
+    second.release(600)
+    assert everything.held_bytes == 100
+
+
+async def test_a_stranger_waits_for_time_that_others_of_its_address_have_used() -> None:
+    everything = CallMemory(MemoryLimits(1, 1, 1), lambda peer: peer[0])
+    assert everything.connection("a1").caller.spend(0.01) == 0.0
+
+    assert everything.connection("a2").caller.spend(1.0) > 1.0
+    assert everything.connection("a3").caller.spend(0.0) > 1.0
+    assert everything.connection("b1").caller.spend(0.01) == 0.0
 
 
 async def test_what_others_release_lets_in() -> None:
