@@ -113,6 +113,22 @@ def check_listed(what: str, count: int) -> None:
         raise InvalidRequest(f"the request has {count} {what}; it may have {MAX_LISTED}")
 
 
+def in_own_shapes(model: ModelReplica, request: GivenRequest) -> GivenRequest:
+    """Return a request with inputs in the model's shapes that came in declared ones."""
+    if not model.reshaped_inputs:
+        return request
+    reshaped = model.reshaped_inputs
+    return replace(
+        request,
+        inputs=[
+            replace(given, shape=reshaped[given.name].to_own(given.shape))
+            if given.name in reshaped
+            else given
+            for given in request.inputs
+        ],
+    )
+
+
 def check_request(model: CheckedModel, request: GivenRequest) -> CheckedRequest:
     """Validate names, dtypes, shapes, byte counts, wanted outputs and the priority.
 
