@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 CLASSES, SIZE = 6, 8
 METADATA = {
-    "description": "a \"detector's\" file",
+    "description": 'a "detector\'s" file',
     "stride": "32",
     "task": "detect",
     "batch": "1",

@@ -182,8 +182,6 @@ def test_labels_and_reshapes_survive_a_restart_and_follow_their_file(
 class TritonRemoteModel:
     """Client of ``ultralytics.utils.triton``, call by call."""
 
-    TYPES = {"TYPE_FP32": np.float32, "TYPE_FP16": np.float16, "TYPE_UINT8": np.uint8}
-
     def __init__(self, url: str, library: Any, endpoint: str) -> None:
         self.library, self.endpoint = library, endpoint
         self.client = library.InferenceServerClient(url=url, verbose=False, ssl=False)
@@ -193,7 +191,6 @@ class TritonRemoteModel:
             config = self.client.get_model_config(endpoint, as_json=True)["config"]
         config["output"] = sorted(config["output"], key=lambda x: x.get("name"))
         self.input_formats = [x["data_type"] for x in config["input"]]
-        self.np_input_formats = [self.TYPES[x] for x in self.input_formats]
         self.input_names = [x["name"] for x in config["input"]]
         self.output_names = [x["name"] for x in config["output"]]
         self.metadata = ast.literal_eval(

@@ -51,10 +51,10 @@ def test_labels_come_with_the_configuration_that_names_them() -> None:
     }
     interface = load_request("m", given, DEVICES).serving(ServingConfig()).interface
     assert interface.labels("y") == ("cat", "château")
-    with pytest.raises(InvalidRequest, match=r"send parameter 'file:l.txt', in bytes"):
+    with pytest.raises(InvalidRequest, match=r"send parameter 'file:l\.txt', in bytes"):
         load(config)
     del given["config"]
-    with pytest.raises(InvalidRequest, match="'file:l.txt' is not known"):
+    with pytest.raises(InvalidRequest, match=r"'file:l\.txt' is not known"):
         load_request("m", given, DEVICES)
 
 
