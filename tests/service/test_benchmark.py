@@ -58,7 +58,10 @@ def test_without_a_file_the_served_model_is_measured_alone(
 ) -> None:
     missing, broken = tmp_path / "missing.onnx", tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
-    words = {missing: f"no comparison: {missing}", broken: "onnxruntime takes no part: "}
+    words = {
+        missing: f"takes no part: {missing} is not there",
+        broken: "onnxruntime takes no part: ",
+    }
     for file, said in words.items():
         arguments = ["long", "--input-shape", "x=1,5", "--file", str(file), *QUICK]
         assert main(["benchmark", *arguments, "--json", "--address", server.address]) == 0

@@ -84,7 +84,6 @@ def infer(
     return np.asarray(answer.as_numpy("fc6_1"))
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("library", [triton, http])
 def test_image_client_of_the_quick_start_shows_labels(
     repository: tuple[Path, ServerProcess], library: Any

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from time import perf_counter
@@ -31,7 +32,7 @@ from braid.server.cli.parser import at_least_one, seconds
 from braid.server.cli.remote.infer import Source, arrays_of
 from braid.server.cli.remote.register import input_shape
 from braid.server.cli.text import duration_text, print_json, print_table
-from braid_client import Client, Model
+from braid_client import BraidError, Client, InvalidArgument
 
 TURNS = 2
 SERVED, RIVALS = "braid", ("onnxruntime", "openvino")
@@ -39,13 +40,10 @@ SERVED, RIVALS = "braid", ("onnxruntime", "openvino")
 Kind = tuple[str, int | None]
 """Runtime, and its threads; None: the server decides."""
 
-Run = Callable[[int], object]
-"""Runs the model once, for the client of this number."""
-
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Requests of one number of clients to one runtime."""
+    """Requests of some clients at once to one runtime."""
 
     clients: int
     runtime: str
@@ -56,33 +54,17 @@ class Measured:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "benchmark", help="measure a served model beside ONNX Runtime and OpenVINO"
-    )
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument(
-        "--file", type=Path, help="the model's ONNX file (default: of a store on this machine)"
-    )
-    parser.add_argument(
-        "--clients",
-        type=counts,
-        default=(1, 4, 16),
-        metavar="N,N,...",
-        help="at once (default: 1,4,16)",
-    )
-    parser.add_argument(
-        "--seconds", type=seconds, default=2.0, help="for each runtime and number (default: 2)"
-    )
-    parser.add_argument(
-        "--input-shape",
-        metavar="NAME=N,N,...",
-        type=input_shape,
-        action="append",
-        default=[],
-        help="of an input's random numbers; default: as the model says, open extents as 1",
-    )
-    parser.add_argument("--version", metavar="N", help="a number or a label")
-    parser.add_argument("--json", action="store_true", help="figures as JSON")
+    text = "measure a served model beside ONNX Runtime and OpenVINO"
+    parser = subparsers.add_parser("benchmark", help=text)
+    add = parser.add_argument
+    add("name", metavar="NAME")
+    add("--file", type=Path, help="the model's ONNX file; default: in BRAID_STORE on this machine")
+    add("--clients", metavar="N,N,...", type=counts, default=(1, 4, 16), help="default: 1,4,16")
+    add("--seconds", type=seconds, default=2.0, help="for each measurement (default: 2)")
+    shape = "NAME=N,N,... of random numbers; default: as the model says, open extents as 1"
+    add("--input-shape", metavar="SHAPE", type=input_shape, action="append", default=[], help=shape)
+    add("--version", metavar="N", help="a number or a label; default: the one that answers")
+    add("--json", action="store_true", help="figures as JSON")
     parser.set_defaults(seed=0)
     add_address(parser)
 
@@ -92,105 +74,113 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
+    remarks = []
     with ExitStack() as stack:
-        most = max(args.clients)
-        served = [stack.enter_context(connect(args)) for _ in range(most)]
-        model = served[0].model(args.name, version=args.version)
+
+        def clients(connecting: Callable[[], Client]) -> list[Client]:
+            return [stack.enter_context(connecting()) for _ in range(max(args.clients))]
+
+        kinds: dict[Kind, list[Client]] = {(SERVED, None): clients(partial(connect, args))}
+        client = kinds[SERVED, None][0]
         shapes = [Source(name, shape=shape) for name, shape in args.input_shape]
-        inputs = arrays_of(served[0], args, [*shapes, Source("")])
-        runs: dict[Kind, Run] = {(SERVED, None): _requests(served, model.name, inputs)}
-        file, remarks = args.file or _file_of(model), list[str]()
-        if not file.is_file():
-            remarks.append(f"no comparison: {file} is not there; name the ONNX file with --file")
-        for kind in product(RIVALS, sorted({1, cpu_allowance().threads})) if not remarks else ():
-            address, *why = stack.enter_context(_rival(file, *kind)).split()
-            if why:
-                remarks.append(f"{kind[0]} takes no part: {address} {' '.join(why)}")
-                continue
-            clients = [stack.enter_context(Client(address)) for _ in range(most)]
-            runs[kind] = _requests(clients, model.name, inputs)
-        best = [each for count in args.clients for each in _best(runs, count, args.seconds)]
+        inputs = arrays_of(client, args, [*shapes, Source("")])
+        file = args.file or _file_of(client.model(args.name, version=args.version).sha256)
+        for kind in product(RIVALS, sorted({1, cpu_allowance().threads})):
+            try:
+                address = stack.enter_context(_rival(file, *kind))
+                kinds[kind] = clients(partial(Client, address))
+                kinds[kind][0].infer(args.name, inputs)
+            except BraidError as error:
+                kinds.pop(kind, None)
+                remarks.append(f"{kind[0]} takes no part: {error}")
+        best = [x for count in args.clients for x in _best(kinds, args, inputs, count)]
     if args.json:
         print_json(best)
     else:
         _print(best)
     for remark in dict.fromkeys(remarks):
-        print(textwrap.fill(remark, 100), file=sys.stderr)
+        print(textwrap.fill(remark, 100, break_on_hyphens=False), file=sys.stderr)
     return 0
 
 
-def _requests(clients: Sequence[Client], name: str, inputs: Mapping[str, Any]) -> Run:
-    return lambda number: clients[number].infer(name, inputs)
-
-
-def _file_of(model: Model) -> Path:
+def _file_of(sha256: str) -> Path:
     """Path of the file that a server on this machine keeps for other runtimes."""
     from braid.server.settings import default_store
 
     store = Path(os.environ.get("BRAID_STORE") or default_store())
-    return store / "artefacts" / model.sha256 / "model.onnx"
+    return store / "artefacts" / sha256 / "model.onnx"
 
 
 @contextmanager
 def _rival(file: Path, runtime: str, threads: int) -> Iterator[str]:
-    """Serve a file in another runtime; yields its address, or a sentence that says why not."""
+    """Serve a file in another runtime; yields its address.
+
+    Raises:
+        InvalidArgument: why it cannot.
+    """
+    if not file.is_file():
+        raise InvalidArgument(f"{file} is not there; name the model's ONNX file with --file")
     command = python_command("braid.server.cli.local.rival", runtime, str(threads), str(file))
     pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=quiet, text=True) as process:
         assert process.stdout is not None
         try:
-            yield process.stdout.readline() or f"it ended with exit code {process.wait()}"
+            address = process.stdout.readline().strip()
+            if not address.startswith("127.0.0.1:"):
+                raise InvalidArgument(address or f"it ended with exit code {process.wait()}")
+            yield address
         finally:
             process.kill()
 
 
-def _best(runs: Mapping[Kind, Run], clients: int, seconds: float) -> list[Measured]:
-    """Measure all runs in turns; returns one of each runtime."""
-    taken: dict[Kind, list[float]] = {key: [] for key in runs}
-    elapsed = dict.fromkeys(runs, 0.0)
+def _best(
+    kinds: Mapping[Kind, Sequence[Client]], args: argparse.Namespace, inputs: Any, clients: int
+) -> list[Measured]:
+    """Measure in turns; returns the best of each runtime."""
+
+    def ask(client: Client) -> float:
+        began = perf_counter()
+        client.infer(args.name, inputs, version=args.version)
+        return perf_counter() - began
+
+    def ask_on(client: Client) -> list[float]:
+        end, latencies = perf_counter() + args.seconds / TURNS, [ask(client)]
+        while perf_counter() < end:
+            latencies.append(ask(client))
+        return latencies
+
+    latencies: dict[Kind, list[float]] = {kind: [] for kind in kinds}
+    elapsed = dict.fromkeys(kinds, 0.0)
     with ThreadPoolExecutor(clients) as pool:
-        for _ in range(TURNS):
-            for key, run in runs.items():
-                list(pool.map(run, range(clients)))  # warm
-                began = perf_counter()
-                repeat = [pool.submit(_repeat, run, n, seconds / TURNS) for n in range(clients)]
-                taken[key] += chain.from_iterable(each.result() for each in repeat)
-                elapsed[key] += perf_counter() - began
+        for kind, those in [*kinds.items()] * TURNS:
+            list(pool.map(ask, those[:clients]))  # warm
+            began = perf_counter()
+            latencies[kind] += chain.from_iterable(pool.map(ask_on, those[:clients]))
+            elapsed[kind] += perf_counter() - began
     best: dict[str, Measured] = {}
-    for (runtime, threads), latencies in taken.items():
-        p50, p99 = np.percentile(latencies, (50, 99)) * 1e6
-        rate = len(latencies) / elapsed[runtime, threads]
-        if runtime not in best or rate > best[runtime].requests_per_second:
-            best[runtime] = Measured(clients, runtime, threads, float(p50), float(p99), rate)
+    for kind, taken in latencies.items():
+        p50, p99 = map(float, np.percentile(taken, (50, 99)) * 1e6)
+        found = Measured(clients, *kind, p50, p99, len(taken) / elapsed[kind])
+        before = best.setdefault(found.runtime, found)
+        if found.requests_per_second > before.requests_per_second:
+            best[found.runtime] = found
     return list(best.values())
 
 
-def _repeat(run: Run, number: int, seconds: float) -> list[float]:
-    latencies, end = list[float](), perf_counter() + seconds
-    while not latencies or perf_counter() < end:
-        began = perf_counter()
-        run(number)
-        latencies.append(perf_counter() - began)
-    return latencies
-
-
 def _print(measured: Sequence[Measured]) -> None:
-    served = {each.clients: each for each in measured if each.runtime == SERVED}
-    numbers = ("p50", "p99", "requests/s", "of braid's")
+    served = {x.clients: x.requests_per_second for x in measured if x.runtime == SERVED}
+    numbers = ("clients", "threads", "p50", "p99", "requests/s", "of braid's")
     print_table(
-        ("clients", "runtime", "threads", *numbers),
+        ("clients", "runtime", *numbers[1:]),
         (
             (
-                each.clients,
-                each.runtime,
-                each.threads or "",
-                duration_text(each.p50_us),
-                duration_text(each.p99_us),
-                f"{each.requests_per_second:.1f}",
-                f"{each.requests_per_second / served[each.clients].requests_per_second:.2f}x",
+                *(x.clients, x.runtime, x.threads or ""),
+                *(duration_text(x.p50_us), duration_text(x.p99_us)),
+                f"{x.requests_per_second:.1f}",
+                f"{x.requests_per_second / served[x.clients]:.2f}x",
             )
-            for each in measured
+            for x in measured
         ),
-        right=("clients", "threads", *numbers),
+        right=numbers,
     )
     print("all through gRPC; the others in a small server on this machine")

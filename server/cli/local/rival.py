@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,70 +19,57 @@ from braid.core.allowance import cpu_allowance
 from braid.engine.program import openvino_library
 from braid_client.tensors import array_of, stored
 from braid_client.wire import inference_pb2 as wire
-from braid_client.wire import inference_pb2_grpc
 
-MOST_AT_ONCE = 256
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+Run = Callable[[Mapping[str, Any]], Iterable[Any]]
 
-Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
-
-def _onnxruntime(file: str, threads: int) -> Run:
+def _onnxruntime(file: str, threads: int) -> tuple[list[str], Run]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 3
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
+    return [output.name for output in session.get_outputs()], lambda x: session.run(None, x)
 
 
-def _openvino(file: str, threads: int) -> Run:
+def _openvino(file: str, threads: int) -> tuple[list[str], Run]:
     hint = "LATENCY" if threads > 1 else "THROUGHPUT"  # whose streams have one thread each
     wanted = {"PERFORMANCE_HINT": hint, "INFERENCE_NUM_THREADS": cpu_allowance().threads}
     model = openvino_library.load().Core().compile_model(file, "CPU", wanted)
-    names = [output.any_name for output in model.outputs]
     of_thread = threading.local()
 
-    def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+    def run(inputs: Mapping[str, Any]) -> Iterable[Any]:
         if not hasattr(of_thread, "request"):
             of_thread.request = model.create_infer_request()
-        return dict(zip(names, of_thread.request.infer(feeds).values(), strict=True))
+        return of_thread.request.infer(inputs).values()  # type: ignore[no-any-return]
 
-    return run
-
-
-class Rival(inference_pb2_grpc.InferenceServiceServicer):
-    """The service of one model."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def Infer(self, request: wire.InferRequest, context: Any) -> wire.InferResponse:
-        outputs = self._run({given.name: array_of(given, given.data) for given in request.inputs})
-        tensors = [(name, *stored(name, np.asarray(value))) for name, value in outputs.items()]
-        return wire.InferResponse(
-            outputs=[
-                wire.Tensor(name=name, dtype=dtype, shape=value.shape, data=value.tobytes())
-                for name, dtype, value in tensors
-            ]
-        )
+    return [output.any_name for output in model.outputs], run
 
 
-def main() -> None:
-    runtime, threads, file = sys.argv[1:]
-    try:
-        run = {"onnxruntime": _onnxruntime, "openvino": _openvino}[runtime](file, int(threads))
-    except Exception as error:
-        print(" ".join(str(error).split())[:300])
-        return
-    server = grpc.server(ThreadPoolExecutor(MOST_AT_ONCE), options=OPTIONS)
-    inference_pb2_grpc.add_InferenceServiceServicer_to_server(Rival(run), server)
-    port = server.add_insecure_port("127.0.0.1:0")
+def serve(runtime: str, threads: str, file: str) -> None:
+    opening = {"onnxruntime": _onnxruntime, "openvino": _openvino}[runtime]
+    names, run = opening(file, int(threads))
+
+    def infer(request: wire.InferRequest, _: Any) -> wire.InferResponse:
+        arrays = map(np.asarray, run({x.name: array_of(x, x.data) for x in request.inputs}))
+        response = wire.InferResponse()
+        for name, (dtype, value) in zip(names, map(stored, names, arrays), strict=True):
+            response.outputs.add(name=name, dtype=dtype, shape=value.shape, data=value.tobytes())
+        return response
+
+    server = grpc.server(ThreadPoolExecutor(256), options=OPTIONS)
+    read, write = wire.InferRequest.FromString, wire.InferResponse.SerializeToString
+    methods = {"Infer": grpc.unary_unary_rpc_method_handler(infer, read, write)}
+    service = grpc.method_handlers_generic_handler("braid.v1.InferenceService", methods)
+    server.add_generic_rpc_handlers([service])
+    print(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}", flush=True)
     server.start()
-    print(f"127.0.0.1:{port}", flush=True)
     sys.stdin.read()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        serve(*sys.argv[1:])
+    except Exception as error:
+        print(" ".join(str(error).split())[:300])

@@ -117,7 +117,7 @@ def _texts(
     if len(arrays) == 1:
         (shown,) = arrays.values()
     elif rows is not None and all(array.shape[:1] == (rows,) for array in arrays.values()):
-        shown = [{name: array[row, ...] for name, array in arrays.items()} for row in range(rows)]
+        shown = ({name: array[row, ...] for name, array in arrays.items()} for row in range(rows))
     pieces, size = list[bytes](), 0
     for piece in _pieces({"predictions" if by_rows else "outputs": shown}, elements):
         pieces.append(piece)
@@ -144,18 +144,18 @@ def _array(output: Any, content: Part) -> np.ndarray[Any, Any]:
 
 
 def _pieces(node: Any, elements: int) -> Iterator[bytes]:
-    """Yield JSON of objects, lists and arrays, of which some thousand elements at a time."""
+    """Yield JSON of objects, rows and arrays, of which some thousand elements at a time."""
     between, end = (b"{", b"}") if isinstance(node, dict) else (b"[", b"]")
     if isinstance(node, dict):
         for name, value in node.items():
             yield between + orjson.dumps(name) + b":"
             yield from _pieces(value, elements)
             between = b","
-    elif isinstance(node, list) or node.size > elements:
-        step = 0 if isinstance(node, list) else elements * len(node) // node.size
-        for at in range(0, len(node), step or 1):
-            yield between + (_lists(node[at : at + step])[1:-1] if step else b"")
-            yield from () if step else _pieces(node[at], elements)
+    elif not isinstance(node, np.ndarray) or node.size > elements:
+        step = elements * len(node) // node.size if isinstance(node, np.ndarray) else 0
+        for part in (node[at : at + step] for at in range(0, len(node), step)) if step else node:
+            yield between + (_lists(part)[1:-1] if step else b"")
+            yield from () if step else _pieces(part, elements)
             between = b","
     else:
         yield _lists(node)

@@ -22,7 +22,6 @@ ROWS = [[1.0, 2.0, 3.0], [4.0, 5.5, -6.0]]
 OTHERS = [[0.5, 0.0, 1.0], [1.0, 1.0, 1.0]]
 
 
-@pytest.mark.ci
 def test_rows_of_the_only_input_give_rows(oip_server: ServerProcess) -> None:
     answer = predict(oip_server, "fp32", instances=ROWS)
     assert (answer.status, answer.json) == (200, {"predictions": (2 * np.array(ROWS)).tolist()})
@@ -159,15 +158,16 @@ def test_states_and_names(oip_server: ServerProcess, model_files: dict[str, Path
 
 @pytest.mark.ci
 def test_tokens_hold_for_v1_as_for_v2(tmp_path: Path) -> None:
+    admin, infer = "admin" * 4, "infer" * 4
     server = ServerProcess(
-        tmp_path / "store", BRAID_ADMIN_TOKEN="admin", BRAID_INFER_TOKEN="infer"
+        tmp_path / "store", BRAID_ADMIN_TOKEN=admin, BRAID_INFER_TOKEN=infer
     ).start()
     try:
         paths: dict[str, dict[str, Any] | None] = {"/v1/models": None, "/v1/models/x:predict": {}}
         for path, body in paths.items():
             refused = call(server, path, body)
             assert (refused.status, list(refused.json)) == (401, ["error"])
-            allowed = call(server, path, body, Authorization="Bearer infer")
+            allowed = call(server, path, body, Authorization=f"Bearer {infer}")
             assert allowed.status == (200 if body is None else 404)
     finally:
         server.end()
