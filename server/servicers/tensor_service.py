@@ -45,7 +45,6 @@ from braid.server.observability.series.requests import ReplicaMetrics
 from braid.server.rpc.status import Context, Handler, answering, refusing, status_code, wire_error
 from braid.server.rpc.wire_parts import counted
 from braid.server.servicers.streams import answers
-from braid.server.store.records import ModelVersion
 
 Message = TypeVar("Message")
 """A protocol's inference request, as its ``read`` returns it."""
@@ -167,18 +166,6 @@ class TensorService:
         """
         if (target := self._models.refusal()) is not None:
             raise _refused(target)
-
-    async def replica(self, name: str, version: str) -> ModelReplica:
-        """Return what answers a request for a model, loaded first if it is not in memory.
-
-        Raises:
-            BraidError: nothing does.
-        """
-        return (await self._models.present(self._models.for_request(name, version), None)).any
-
-    def versions(self) -> list[tuple[ModelVersion, bool]]:
-        """Every version as callers see it, and whether it answers."""
-        return self._models.versions()
 
     async def infer(self, message: Any, context: Context) -> bytes | LaterReply:
         async with answering(context):

@@ -47,18 +47,8 @@ def fit(dims: Sequence[int], extents: Sequence[int | str]) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Reshape:
-    """Change of a tensor's shape between clients and the model; open extents keep their order."""
-
-    shown: TensorType
-    own: TensorType
-
-    def to_own(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return _reshaped(shape, self.shown, self.own)
-
-    def to_shown(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return _reshaped(shape, self.own, self.shown)
+Reshape = tuple[TensorType, TensorType]
+"""Types of a tensor as clients see it, and as the model has it."""
 
 
 def reshapes(
@@ -71,7 +61,7 @@ def reshapes(
         return TensorType(specs[tensor.name].dtype, shape)
 
     return {
-        tensor.name: Reshape(spec_of(tensor, tensor.dims), spec_of(tensor, tensor.own))
+        tensor.name: (spec_of(tensor, tensor.dims), spec_of(tensor, tensor.own))
         for tensor in tensors
         if tensor.own != tensor.dims
         and tensor.name in specs
@@ -79,7 +69,8 @@ def reshapes(
     }
 
 
-def _reshaped(shape: tuple[int, ...], given: TensorType, target: TensorType) -> tuple[int, ...]:
+def reshaped(shape: tuple[int, ...], given: TensorType, target: TensorType) -> tuple[int, ...]:
+    """Return a shape of one type as the other's, open extents in order; others as they are."""
     if not given.takes(shape):
         return shape
     of_open = iter([n for n, dim in zip(shape, given.shape, strict=True) if isinstance(dim, str)])

@@ -32,6 +32,7 @@ from braid.server.cli.parser import at_least_one, seconds
 from braid.server.cli.remote.infer import Source, arrays_of
 from braid.server.cli.remote.register import input_shape
 from braid.server.cli.text import duration_text, print_json, print_table
+from braid.server.settings import default_store
 from braid_client import BraidError, Client, InvalidArgument
 
 TURNS = 2
@@ -84,7 +85,9 @@ def run(args: argparse.Namespace) -> int:
         client = kinds[SERVED, None][0]
         shapes = [Source(name, shape=shape) for name, shape in args.input_shape]
         inputs = arrays_of(client, args, [*shapes, Source("")])
-        file = args.file or _file_of(client.model(args.name, version=args.version).sha256)
+        store = Path(os.environ.get("BRAID_STORE") or default_store())
+        digest = client.model(args.name, version=args.version).sha256
+        file = args.file or store / "artefacts" / digest / "model.onnx"
         for kind in product(RIVALS, sorted({1, cpu_allowance().threads})):
             try:
                 address = stack.enter_context(_rival(file, *kind))
@@ -101,14 +104,6 @@ def run(args: argparse.Namespace) -> int:
     for remark in dict.fromkeys(remarks):
         print(textwrap.fill(remark, 100, break_on_hyphens=False), file=sys.stderr)
     return 0
-
-
-def _file_of(sha256: str) -> Path:
-    """Path of the file that a server on this machine keeps for other runtimes."""
-    from braid.server.settings import default_store
-
-    store = Path(os.environ.get("BRAID_STORE") or default_store())
-    return store / "artefacts" / sha256 / "model.onnx"
 
 
 @contextmanager
@@ -168,19 +163,14 @@ def _best(
 
 
 def _print(measured: Sequence[Measured]) -> None:
-    served = {x.clients: x.requests_per_second for x in measured if x.runtime == SERVED}
-    numbers = ("clients", "threads", "p50", "p99", "requests/s", "of braid's")
-    print_table(
-        ("clients", "runtime", *numbers[1:]),
+    numbers = ("p50", "p99", "requests/s")
+    rows = (
         (
-            (
-                *(x.clients, x.runtime, x.threads or ""),
-                *(duration_text(x.p50_us), duration_text(x.p99_us)),
-                f"{x.requests_per_second:.1f}",
-                f"{x.requests_per_second / served[x.clients]:.2f}x",
-            )
-            for x in measured
-        ),
-        right=numbers,
+            *(x.clients, x.runtime, x.threads or ""),
+            *(duration_text(x.p50_us), duration_text(x.p99_us), f"{x.requests_per_second:.1f}"),
+        )
+        for x in measured
     )
+    heads = ("clients", "runtime", "threads", *numbers)
+    print_table(heads, rows, right=("clients", "threads", *numbers))
     print("all through gRPC; the others in a small server on this machine")

@@ -140,9 +140,9 @@ def config_of(model: ModelReplica) -> Any:
 
 
 def _shown(
-    specs: Mapping[str, TensorType], reshaped: Mapping[str, Reshape]
+    specs: Mapping[str, TensorType], reshapes: Mapping[str, Reshape]
 ) -> Mapping[str, TensorType]:
-    return {**specs, **{name: reshape.shown for name, reshape in reshaped.items()}}
+    return {**specs, **{name: shown for name, (shown, _) in reshapes.items()}}
 
 
 def statistics_of(model: ModelReplica, sums: Statistics) -> Any:

@@ -46,6 +46,7 @@ from braid.server.servicers.oip.parameters import (
 )
 from braid.server.servicers.oip.shared_memory import owner_of
 from braid.server.servicers.oip.wire import INFER, SERVICE_NAME, STREAM, messages
+from braid.server.store.interface import reshaped
 from braid_client import wire_fields
 from braid_client.wire_fields import Part
 
@@ -278,7 +279,7 @@ def reply_to(
     for name, tensor in outputs.items():
         shape, reshape = tensor.shape, model.reshaped_outputs.get(name)
         if reshape is not None and name not in wishes.classes:
-            shape = reshape.to_shown(shape)
+            shape = reshaped(shape, *reversed(reshape))
         output = response.outputs.add(name=name, datatype=tensor.dtype, shape=shape)
         if name not in wishes.destinations:
             raw_contents.append(tensor.data)

@@ -112,7 +112,10 @@ def read_request(
         BraidError: it does not hold together.
     """
     head = _head_of(body, head_length)
-    check_json_size(len(head))
+    if len(head) > MAX_JSON_BYTES:
+        raise InvalidRequest(
+            f"the JSON has more than {MAX_JSON_BYTES} bytes; send tensors as binary data"
+        )
     json_body = yield from read_json(body if len(head) == len(body) else bytes(head))
     given = json_body.given
     message = messages.ModelInferRequest(model_name=name, model_version=version)
@@ -123,14 +126,6 @@ def read_request(
     _set_parameters(parameters, message)
     contents = yield from _read_inputs(json_body, message, memoryview(body)[len(head) :])
     return RestRequest(message, contents, is_binary, _read_outputs(given, message))
-
-
-def check_json_size(size_bytes: int) -> None:
-    """Raise InvalidRequest if the JSON of a request is too large."""
-    if size_bytes > MAX_JSON_BYTES:
-        raise InvalidRequest(
-            f"the JSON has more than {MAX_JSON_BYTES} bytes; send tensors as binary data"
-        )
 
 
 def _head_of(body: bytes, length: str | None) -> memoryview:

@@ -25,7 +25,7 @@ from braid.core.tensor import BYTES, TensorType
 from braid.server.servicers.oip.contents import DTYPES
 from braid.server.servicers.oip.tensors import SplitMessage
 from braid.server.servicers.oip.wire import messages
-from braid.server.servicers.rest.inference import RestRequest, check_json_size
+from braid.server.servicers.rest.inference import MAX_JSON_BYTES, RestRequest
 from braid.server.servicers.rest.json_reading import TAKEN_OUT, JsonBody, Numbers, read_json
 from braid.server.servicers.rest.json_tensors import raw_of
 from braid_client.wire_fields import Part
@@ -42,15 +42,16 @@ def read_predict(
     Raises:
         InvalidRequest: it does not hold together.
     """
-    check_json_size(len(body))
+    if len(body) > MAX_JSON_BYTES:
+        raise InvalidRequest(f"the body has more than {MAX_JSON_BYTES} bytes; send tensors by v2")
     json_body = yield from read_json(body)
     given = json_body.given
     by_rows = "instances" in given
     if by_rows == ("inputs" in given):
         raise InvalidRequest("give 'instances', a list of rows, or 'inputs', whole tensors")
     message = messages.ModelInferRequest(model_name=name, model_version=version)
-    contents, shape = list[Part](), tuple[int, ...]()
-    values = given["instances"] if by_rows else given["inputs"]
+    contents, shape = list[Part](), tuple[int, ...]((0,))
+    values = given["instances" if by_rows else "inputs"]
     if by_rows and json_body.list_of(values) is None:
         raise InvalidRequest("'instances' is no list")
     for key, value in _columns(values, specs, by_rows).items():
@@ -59,8 +60,8 @@ def read_predict(
         shape, raw = yield from _tensor(json_body, key, specs[key].dtype, value)
         message.inputs.add(name=key, datatype=specs[key].dtype, shape=shape)
         contents.append(raw)
-    rows = shape[0] if by_rows and shape else None
-    return RestRequest(message, contents, texts=partial(_texts, by_rows=by_rows, rows=rows))
+    texts = partial(_texts, rows=shape[0] if by_rows else None)
+    return RestRequest(message, contents, texts=texts)
 
 
 def _columns(values: Any, specs: Mapping[str, TensorType], by_rows: bool) -> dict[str, Any]:
@@ -107,10 +108,8 @@ def _shape(data: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _texts(
-    reply: SplitMessage, _: object, elements: int, *, by_rows: bool, rows: int | None
-) -> Iterator[bytes]:
-    """Yield the JSON of an answer in pieces."""
+def _texts(reply: SplitMessage, _: object, elements: int, *, rows: int | None) -> Iterator[bytes]:
+    """Yield the JSON of an answer in pieces; ``rows`` is the number of instances, if any."""
     outputs = zip(reply.message.outputs, reply.raw_contents, strict=True)
     arrays = {output.name: _array(output, content) for output, content in outputs}
     shown: Any = arrays
@@ -119,7 +118,7 @@ def _texts(
     elif rows is not None and all(array.shape[:1] == (rows,) for array in arrays.values()):
         shown = ({name: array[row, ...] for name, array in arrays.items()} for row in range(rows))
     pieces, size = list[bytes](), 0
-    for piece in _pieces({"predictions" if by_rows else "outputs": shown}, elements):
+    for piece in _pieces({"outputs" if rows is None else "predictions": shown}, elements):
         pieces.append(piece)
         size += len(piece)
         if size >= SENT_BYTES:

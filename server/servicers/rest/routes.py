@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from braid.core.errors import ModelNotFound
 from braid.core.pieces import Turns, Work
+from braid.server.models.serving_models import ServingModels
 from braid.server.ports.http.requests import Body, BodyRoom, read_body
 from braid.server.rpc.status import Context, Handler, answering, behaviour_of
 from braid.server.servicers.rest.answers import Written, response_of
@@ -45,6 +46,7 @@ class RestServices:
     """Services that the routes call."""
 
     inference: TensorService  # of ``RestInference``
+    models: ServingModels
     others: Mapping[str, Handler]  # RPCs beside inference, by name, ours among them
     admission: Admission
     turns: Turns
@@ -157,15 +159,16 @@ class Predict(Infer):
         self, body: bytes, request: Request, name: str, version: str
     ) -> Work[RestRequest]:
         """Return the work of reading a body by the datatypes of the model's inputs."""
-        replica = await self._services.inference.replica(name, version)
-        return read_predict(body, name, version, replica.inputs)
+        models = self._services.models
+        replicas = await models.present(models.for_request(name, version), None)
+        return read_predict(body, name, version, replicas.any.inputs)
 
 
 class Models(AnswerOperation):
     """Endpoint of the models that answer, or of the state of one, in the form of V1."""
 
     async def respond(self, request: Request, context: Context, call: HttpCall) -> Response:
-        versions, name = self._services.inference.versions(), request.path_params.get("name")
+        versions, name = self._services.models.versions(), request.path_params.get("name")
         if name is None:
             names = sorted({model.name for model, answers in versions if answers})
             return JSONResponse({"models": names}, headers=call.headers())

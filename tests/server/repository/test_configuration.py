@@ -12,7 +12,7 @@ from braid.core.errors import InvalidRequest
 from braid.core.tensor import BATCH, TensorType
 from braid.server.repository.configuration import Configuration, configuration_from_text
 from braid.server.repository.declared import check_declared
-from braid.server.store.interface import DeclaredTensor, reshapes
+from braid.server.store.interface import DeclaredTensor, reshaped, reshapes
 from braid.server.store.serving_config import (
     ON_DEMAND,
     PINNED,
@@ -157,9 +157,9 @@ def test_shapes_of_equal_size_take_each_others_place(
     expected: tuple[int, ...],
 ) -> None:
     declared = DeclaredTensor("x", "TYPE_FP32", dims, own)
-    found = reshapes([declared], {"x": TensorType("FP32", model)}, has_batch)["x"]
-    assert found.to_own(shown) == expected
-    assert found.to_shown(expected) == shown
+    outer, inner = reshapes([declared], {"x": TensorType("FP32", model)}, has_batch)["x"]
+    assert reshaped(shown, outer, inner) == expected
+    assert reshaped(expected, inner, outer) == shown
 
 
 def test_a_reshape_to_what_the_model_has_not_is_left_out() -> None:
