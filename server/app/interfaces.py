@@ -189,6 +189,7 @@ class Interfaces:
         models, memory = self._parts.models.serving, self._parts.memory
         return RestServices(
             inference=TensorService(models, memory, self._turns, protocol),
+            models=models,
             others={**self._oip, **self._admin.over_http()},
             admission=self._admission(self._origins),
             turns=self._turns,

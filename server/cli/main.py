@@ -44,7 +44,7 @@ class _InModule:
         return cast(Command, import_module(f"braid.server.cli.{self.module}"))
 
 
-_LOCAL = ("serve", "token", "database", "ray", "demo", "plan")
+_LOCAL = ("serve", "token", "database", "ray", "demo", "plan", "benchmark")
 _REMOTE = (
     *("serving", "register", "models", "jobs", "nodes", "delete", "infer", "schedule", "health"),
 )
@@ -58,7 +58,7 @@ COMMANDS: dict[str, Command] = {
 GROUPS = (
     ("Run a server", ("serve", "health", "nodes", "token", "database", "ray")),
     ("Models and their schedules", ("register", "models", "jobs", "schedule", "serving", "delete")),
-    ("Use a model", ("infer",)),
+    ("Use a model", ("infer", "benchmark")),
     ("Study planners, no server needed", ("plan", "demo")),
     ("Your shell", ("completion",)),
 )

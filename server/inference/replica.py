@@ -45,6 +45,7 @@ from braid.server.inference.other_shapes import OtherShapes
 from braid.server.inference.padding_check import PaddingCheck
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
 from braid.server.inference.spare_plans import SparePlans
+from braid.server.store.interface import Interface, reshapes
 from braid.server.store.records import ModelVersion, SeenLengths
 from braid.server.store.serving_config import BatchPolicy
 
@@ -115,6 +116,8 @@ class ModelReplica:
         self.device = device
         self.batch_sizes = imported.batch_sizes  # to form, in rows, ascending; more may come
         self.policy = BatchPolicy()
+        self.metadata = report.metadata
+        self.declare(Interface())
         self._imported = imported
         shapes = self._take_shapes()
         self.profiled = self.scheduled[shapes[0].shapes_text]  # the main class
@@ -148,6 +151,12 @@ class ModelReplica:
         if imported.padding_failure:
             self.forbid_padding(imported.padding_failure)
         device.keep(self.digest)
+
+    def declare(self, interface: Interface) -> None:
+        """Take what a configuration declares; a reshape that does not fit the model is left out."""
+        self.interface, has_batch = interface, interface.has_batch
+        self.reshaped_inputs = reshapes(interface.inputs, self.inputs, has_batch)
+        self.reshaped_outputs = reshapes(interface.outputs, self.output_specs, has_batch)
 
     def _take_shapes(self) -> Sequence[ImportedModel]:
         """Take the shapes that the model is scheduled for, the main one first.

@@ -26,6 +26,7 @@ from braid.core.pieces import Work
 from braid.core.tensor import BYTES
 from braid.server.inference.call_memory import LaterReply
 from braid.server.inference.replica import ModelReplica
+from braid.server.store.interface import reshaped
 
 MAX_REQUEST_ID_BYTES = 128
 
@@ -111,6 +112,16 @@ def check_listed(what: str, count: int) -> None:
     """Raise InvalidRequest if a request lists more than MAX_LISTED of something."""
     if count > MAX_LISTED:
         raise InvalidRequest(f"the request has {count} {what}; it may have {MAX_LISTED}")
+
+
+def in_own_shapes(model: ModelReplica, request: GivenRequest) -> GivenRequest:
+    """Return a request with inputs in the model's shapes that came in declared ones."""
+    if not model.reshaped_inputs:
+        return request
+    by_name, inputs = model.reshaped_inputs, request.inputs
+    shapes = [reshaped(x.shape, *by_name[x.name]) if x.name in by_name else x.shape for x in inputs]
+    both = zip(inputs, shapes, strict=True)
+    return replace(request, inputs=[replace(given, shape=shape) for given, shape in both])
 
 
 def check_request(model: CheckedModel, request: GivenRequest) -> CheckedRequest:

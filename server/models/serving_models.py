@@ -182,7 +182,7 @@ class ServingModels(KnownModels):
             yield from replicas.all
 
     def configure(self, name: str, config: ServingConfig) -> None:
-        """Apply labels and batching; ``braid.server.models.policies`` applies the versions.
+        """Apply all but the versions, as ``braid.server.models.policies`` does.
 
         The usual configuration is not kept: names that were deleted would add up.
         """
@@ -192,7 +192,11 @@ class ServingModels(KnownModels):
             self._configs[name] = config
         for replicas in self._entry(name).served.values():
             for queued in replicas.all:
-                queued.replica.policy = config.batching.over(self._policy)
+                self._apply(config, queued.replica)
+
+    def _apply(self, config: ServingConfig, replica: ModelReplica) -> None:
+        replica.policy = config.batching.over(self._policy)
+        replica.declare(config.interface)
 
     def served_version(self, name: str, version: int) -> Replicas | None:
         """Replicas of one version, or None if it does not answer."""
@@ -282,7 +286,7 @@ class ServingModels(KnownModels):
         entry.problems.pop(model.version, None)
         entry.away.discard(model.version)
         is_first = not replicas.all
-        served.policy = self.config(model.name).batching.over(self._policy)
+        self._apply(self.config(model.name), served)
         replicas.add(QueuedReplica(served, self._batchers[device]))
         self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero
         if is_first:

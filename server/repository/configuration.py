@@ -8,8 +8,9 @@ named in ``Configuration.passed_over``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from google.protobuf import json_format, text_format
@@ -19,7 +20,8 @@ from tritonclient.grpc import model_config_pb2 as wire
 from braid.compiler.options import AUTO_LENGTHS, ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.scheduler.options import PlannerSettings
-from braid.server.repository.declared import DeclaredTensor, data_type_name
+from braid.server.repository.declared import data_type_name
+from braid.server.store.interface import OPEN, DeclaredTensor, Interface
 from braid.server.store.serving_config import ON_DEMAND, Residency, ServingConfig, VersionPolicy
 
 PLATFORM = "onnx_braid"
@@ -31,6 +33,17 @@ _WHOLE = "the config"
 _PLATFORMS = ("", PLATFORM, "onnxruntime_onnx")
 _BACKENDS = ("", BACKEND, "onnxruntime")
 
+_ADVICE: Mapping[str, str] = {
+    "python": "no upload's code is run; export the model that it calls as ONNX, the rest is for "
+    "the client",
+    "pytorch": "export it as ONNX, or by torch.export.save as .pt2 (see default_model_filename)",
+    "tensorflow": "convert it with tf2onnx",
+    "tensorrt": "a plan is for one kind of GPU; give the ONNX file that it was built from",
+    "openvino": "give the ONNX file that it was made from; OpenVINO runs it where it is faster",
+    "ensemble": "join the models by onnx.compose.merge_models, or call one after the other",
+}
+"""What to do in place of Triton's other backends; platforms begin with their names."""
+
 _OFFERED: Mapping[str, frozenset[str]] = {
     message: frozenset(fields.split())
     for message, fields in {
@@ -38,8 +51,8 @@ _OFFERED: Mapping[str, frozenset[str]] = {
         "default_model_filename instance_group version_policy",
         "ModelDynamicBatching": "preferred_batch_size max_queue_delay_microseconds",
         "ModelInstanceGroup": "name kind count gpus",
-        "ModelInput": "name data_type format dims",
-        "ModelOutput": "name data_type dims",
+        "ModelInput": "name data_type format dims reshape",
+        "ModelOutput": "name data_type dims reshape label_filename",
     }.items()
 }
 """Fields of each message that are read here."""
@@ -69,8 +82,7 @@ class Configuration:
     max_wait_ms: float | None = None  # for more rows; None: left open
     residency: Residency | None = None  # None: left open
     filename: str = MODEL_FILE
-    inputs: tuple[DeclaredTensor, ...] = ()
-    outputs: tuple[DeclaredTensor, ...] = ()
+    interface: Interface = field(default_factory=Interface)
     is_given: bool = False  # there is a configuration; else these are the defaults
     passed_over: tuple[str, ...] = ()  # what it asks for that changes nothing here
 
@@ -95,25 +107,37 @@ class Configuration:
         if self.max_wait_ms is not None:
             batching = replace(batching, max_wait_ms=self.max_wait_ms)
         residency = before.residency if self.residency is None else self.residency
-        return replace(before, versions=versions, batching=batching, residency=residency)
+        shown = self.interface
+        return replace(
+            before, versions=versions, batching=batching, residency=residency, interface=shown
+        )
 
 
-def configuration_from_text(text: str, model: str, devices: Collection[str]) -> Configuration:
+ReadLabels = Callable[[str], bytes]
+"""Returns the content of a file of labels; raises InvalidRequest if there is none."""
+
+
+def configuration_from_text(
+    text: str, model: str, devices: Collection[str], read_labels: ReadLabels
+) -> Configuration:
     """Read a config.pbtxt; arguments and errors are those of ``configuration_from_json``."""
     try:
         parsed = text_format.Parse(text, wire.ModelConfig())
     except (text_format.ParseError, RecursionError) as error:
         raise InvalidRequest(f"line {_one_line(error)}") from None
-    return _checked(parsed, model, devices)
+    return _checked(parsed, model, devices, read_labels)
 
 
-def configuration_from_json(text: str, model: str, devices: Collection[str]) -> Configuration:
+def configuration_from_json(
+    text: str, model: str, devices: Collection[str], read_labels: ReadLabels
+) -> Configuration:
     """Read the JSON of a ModelConfig.
 
     Args:
         text: the configuration.
         model: name of the model that it is for.
         devices: names of this server's devices.
+        read_labels: reads the files that ``label_filename`` names.
 
     Raises:
         InvalidRequest: it does not parse, is of another model, or asks for what is not done.
@@ -122,20 +146,18 @@ def configuration_from_json(text: str, model: str, devices: Collection[str]) -> 
         parsed = json_format.Parse(text, wire.ModelConfig())
     except (json_format.ParseError, RecursionError) as error:
         raise InvalidRequest(f"the config is not the JSON of a ModelConfig: {error}") from None
-    return _checked(parsed, model, devices)
+    return _checked(parsed, model, devices, read_labels)
 
 
-def _checked(config: Any, model: str, devices: Collection[str]) -> Configuration:
+def _checked(
+    config: Any, model: str, devices: Collection[str], read_labels: ReadLabels
+) -> Configuration:
+    _check_backend(config.platform, config.backend)
     passed_over = _passed_over(config, _WHOLE)
     if config.model_transaction_policy.decoupled:
         raise InvalidRequest("the config asks for model_transaction_policy.decoupled: not offered")
     if config.name not in ("", model):
         raise InvalidRequest(f"the config is of model {config.name!r}, not of {model!r}")
-    if config.platform not in _PLATFORMS or config.backend not in _BACKENDS:
-        raise InvalidRequest(
-            f"platform {config.platform!r} with backend {config.backend!r} is not served here; "
-            f"leave both out, or say {PLATFORM!r} and {BACKEND!r}"
-        )
     if config.max_batch_size < 0:
         raise InvalidRequest(f"max_batch_size is {config.max_batch_size}; it is 0 or more")
     batching = config.dynamic_batching
@@ -151,11 +173,22 @@ def _checked(config: Any, model: str, devices: Collection[str]) -> Configuration
         versions=_versions(config.version_policy),
         max_wait_ms=batching.max_queue_delay_microseconds / 1000 or None,
         residency=_residency(config.parameters),
-        filename=_filename(config.default_model_filename),
-        inputs=_declared(config.input, "input"),
-        outputs=_declared(config.output, "output"),
+        filename=_plain(config.default_model_filename, "default_model_filename") or MODEL_FILE,
+        interface=_interface(config, read_labels),
         is_given=True,
         passed_over=tuple(passed_over),
+    )
+
+
+def _check_backend(platform: str, backend: str) -> None:
+    """Raise InvalidRequest for a backend that is not served, with what to do."""
+    if platform in _PLATFORMS and backend in _BACKENDS:
+        return
+    asked = backend if backend not in _BACKENDS else platform
+    advice = _ADVICE.get(asked.partition("_")[0], "give the model as ONNX, or as .pt2")
+    raise InvalidRequest(
+        f"platform {platform!r} with backend {backend!r} is not served here: {advice}; then leave "
+        f"both out, or say {_PLATFORMS[-1]!r} and {_BACKENDS[-1]!r}"
     )
 
 
@@ -225,7 +258,7 @@ _RESIDENCY = frozenset({"residency", "idle_seconds", "refuse_unloaded"})
 """Parameters that say when a model is in memory."""
 
 _PARAMETERS = _RESIDENCY | {_BATCHABLE, _LENGTHS}
-"""Parameters that are read; others are passed over."""
+"""Parameters that are read; others are for clients, who find them in ModelConfig."""
 
 
 def _residency(parameters: Any) -> Residency | None:
@@ -247,24 +280,43 @@ def _residency(parameters: Any) -> Residency | None:
     return Residency(given.get("residency", ON_DEMAND), idle_s, refuses)
 
 
-def _filename(name: str) -> str:
+def _plain(name: str, field: str) -> str:
     if "/" in name or name.startswith("."):
-        raise InvalidRequest(f"default_model_filename {name[:100]!r} is not a file's name")
-    return name or MODEL_FILE
+        raise InvalidRequest(f"{field} {name[:100]!r} is not a file's name")
+    return name
 
 
-def _declared(tensors: Sequence[Any], kind: str) -> tuple[DeclaredTensor, ...]:
-    """Return the inputs or outputs that a configuration declares.
+def _interface(config: Any, read_labels: ReadLabels) -> Interface:
+    """Return the inputs, outputs and parameters that a configuration declares.
 
     Raises:
-        InvalidRequest: one asks for what is not offered.
+        InvalidRequest: one asks for what is not offered, or sizes differ.
     """
-    for tensor in tensors:
-        _passed_over(tensor, f"{kind} {tensor.name!r}")
-    return tuple(
-        DeclaredTensor(tensor.name, data_type_name(tensor.data_type), tuple(tensor.dims))
-        for tensor in tensors
-    )
+    inputs = tuple(_declared(tensor, "input", read_labels) for tensor in config.input)
+    outputs = tuple(_declared(tensor, "output", read_labels) for tensor in config.output)
+    is_whole = config.max_batch_size == 0 and any(tensor.dims for tensor in inputs)
+    shown = config.parameters.keys() - _PARAMETERS
+    parameters = {name: config.parameters[name].string_value for name in sorted(shown)}
+    return Interface(inputs, outputs, has_batch=not is_whole, parameters=parameters)
+
+
+def _declared(tensor: Any, kind: str, read_labels: ReadLabels) -> DeclaredTensor:
+    where, labels, dims, form = f"{kind} {tensor.name!r}", "", tuple(tensor.dims), "FORMAT_NONE"
+    _passed_over(tensor, where)
+    own = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else dims
+    if math.prod(own) != math.prod(dims) or own.count(OPEN) != dims.count(OPEN):
+        raise InvalidRequest(
+            f"{where} has dims {list(dims)} and the reshape {list(own)}, which are of another size"
+        )
+    if kind == "input":
+        form = wire.ModelInput.Format.Name(tensor.format)
+    elif tensor.label_filename:
+        try:
+            labels = read_labels(_plain(tensor.label_filename, "label_filename")).decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest(f"{tensor.label_filename} is no text in UTF-8") from None
+    data_type = data_type_name(tensor.data_type)
+    return DeclaredTensor(tensor.name, data_type, dims, own, form, tuple(labels.splitlines()))
 
 
 def _instances(groups: Sequence[Any], devices: Collection[str]) -> list[str]:

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from tritonclient.grpc import model_config_pb2 as wire
 
 from braid.core.errors import InvalidRequest
 from braid.core.tensor import BATCH, TensorType
+from braid.server.store.interface import OPEN, DeclaredTensor, fit
 
 _TYPE_NAMES = {"BOOL": "TYPE_BOOL", "BYTES": "TYPE_STRING"}
-OPEN = -1
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredTensor:
-    """Input or output as a configuration declares it."""
-
-    name: str
-    data_type: str  # of wire.DataType, e.g. TYPE_FP32; TYPE_INVALID: none is declared
-    dims: tuple[int, ...]  # without the batch if there is one; ``OPEN``: any; (): none declared
 
 
 def data_type_name(number: int) -> str:
@@ -68,15 +58,9 @@ def check_declared(
                 f"{tensor.data_type}"
             )
         dims = open_dims(spec, without_batch=without_batch)
-        if tensor.dims and not _fit(tensor.dims, dims):
+        if tensor.dims and not fit(tensor.own, dims):
             left_out = " without the batch (max_batch_size is above 0)" if without_batch else ""
             raise InvalidRequest(
                 f"{kind} {tensor.name!r} has dims {list(dims)} in the model{left_out}, not "
-                f"{list(tensor.dims)}"
+                f"{list(tensor.own)}"
             )
-
-
-def _fit(declared: tuple[int, ...], dims: tuple[int, ...]) -> bool:
-    return len(declared) == len(dims) and all(
-        OPEN in (one, other) or one == other for one, other in zip(declared, dims, strict=True)
-    )

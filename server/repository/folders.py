@@ -1,11 +1,11 @@
 """Folders of a model repository, as one look finds them.
 
-    ROOT/NAME/config.pbtxt            optional
+    ROOT/NAME/config.pbtxt            optional; other files beside it may hold labels of classes
     ROOT/NAME/VERSION/model.onnx      VERSION: a number from 1, without leading zeros
 
 Links are followed. Hidden names (".git", the names that copying programs write to) are passed over,
-and so are files where folders belong; every other name that cannot be used gets a line that says
-why. What cannot be read now is not taken for removed.
+and so are files beside the models' folders; every other name that cannot be used gets a line that
+says why. What cannot be read now is not taken for removed.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ class ModelFolder:
     versions: Mapping[int, VersionFolder]
     unreadable: str = ""  # why it is not known what lies there; "" usually
     is_gone: bool = False  # it was there before
+    beside: Stamp = ()  # of the other files beside config.pbtxt
 
     @property
     def stamp(self) -> tuple[Stamp, ...]:
         """Stamps that change with anything that is read of the folder."""
-        return self.config, *(version.stamp for _, version in sorted(self.versions.items()))
+        versions = (version.stamp for _, version in sorted(self.versions.items()))
+        return self.config, self.beside, *versions
 
     @property
     def changed_unix(self) -> float:
@@ -110,11 +112,14 @@ def _model_folder(path: Path) -> tuple[ModelFolder, dict[Path, str]]:
     versions: dict[int, VersionFolder] = {}
     lines: dict[Path, str] = {}
     config: Stamp = ()
+    beside: Stamp = ()
     try:
         for entry in _entries(path):
             inside = Path(entry.path)
             if entry.name == CONFIG_FILE:
                 config = _stamp(inside) or ((CONFIG_FILE, 0, 0, 0),)  # an empty folder
+            elif entry.is_file():
+                beside += _stamp(inside)
             elif not (entry.is_dir() or _leads_nowhere(entry)) or entry.name == _CUSTOM_CONFIGS:
                 continue
             elif _VERSION.fullmatch(entry.name):
@@ -124,7 +129,7 @@ def _model_folder(path: Path) -> tuple[ModelFolder, dict[Path, str]]:
                 lines[inside] = "not a version: those are numbers from 1, without leading zeros"
     except OSError as error:
         return ModelFolder(path.name, path, (), {}, unreadable=str(error.strerror)), lines
-    return ModelFolder(path.name, path, config, versions), lines
+    return ModelFolder(path.name, path, config, versions, beside=beside), lines
 
 
 def _stamp(path: Path) -> Stamp:

@@ -188,19 +188,25 @@ class ModelSync:
 
 
 def read_configuration(folder: ModelFolder, devices: Collection[str]) -> Configuration:
-    """Read a model's config.pbtxt, if there is one; blocks while the disk is read.
+    """Read a model's config.pbtxt, if there is one, and its labels; blocks while the disk is read.
 
     Raises:
         InvalidRequest: it cannot be read, or asks for what is not offered.
     """
     if not folder.config:
         return Configuration()
+
+    def read(name: str) -> bytes:
+        try:
+            return read_file(folder.path / name, MAX_CONFIG_BYTES)
+        except OSError as error:
+            raise InvalidRequest(f"{name} cannot be read: {error.strerror}") from error
+
     try:
-        text = read_file(folder.path / CONFIG_FILE, MAX_CONFIG_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise InvalidRequest(f"it cannot be read: {why}") from error
-    return configuration_from_text(text, folder.name, devices)
+        text = read(CONFIG_FILE).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest("it cannot be read: it is no text in UTF-8") from error
+    return configuration_from_text(text, folder.name, devices, read)
 
 
 def _passes(error: BraidError | OSError) -> bool:

@@ -188,8 +188,8 @@ def check_model(config: Configuration, imported: ImportedModel) -> None:
             "extents are fixed; set it to 0"
         )
     outputs = {name: graph.spec(value) for name, value in graph.outputs.items()}
-    check_declared("input", config.inputs, graph.inputs, without_batch=has_batch)
-    check_declared("output", config.outputs, outputs, without_batch=has_batch)
+    check_declared("input", config.interface.inputs, graph.inputs, without_batch=has_batch)
+    check_declared("output", config.interface.outputs, outputs, without_batch=has_batch)
 
 
 def model_file(version: VersionFolder, filename: str) -> ModelFile:

@@ -125,7 +125,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     async def SetServing(self, request: wire.ServingConfig, context: Context) -> wire.ServingConfig:
         async with answering(context):
-            await self._policies.configure(request.model, serving_from_wire(request))
+            interface = self._policies.config(request.model).interface
+            target = replace(serving_from_wire(request), interface=interface)
+            await self._policies.configure(request.model, target)
             return serving_to_wire(request.model, self._policies.config(request.model))
 
     async def GetSchedule(

@@ -36,6 +36,7 @@ from braid.server.inference.requests import (
     GivenRequest,
     InferenceResult,
     check_request,
+    in_own_shapes,
     with_strings,
 )
 from braid.server.models.serving_models import ResolvedModel, ServingModels
@@ -239,6 +240,7 @@ class TensorService:
             replicas.used_at = now
         while True:
             served = progress.served = replicas.any
+            given = in_own_shapes(served, given)
             checked = check_request(served, given)
             if checked.shape_class.has_strings:
                 checked = await self._turns.finish(with_strings(served, given, checked))

@@ -1,4 +1,4 @@
-"""Configuration of how a model serves: versions, labels, batching.
+"""Configuration of how a model serves: versions, labels, batching, interface.
 
 Kept by name, beside the versions, and changed while they serve.
 """
@@ -12,6 +12,8 @@ from math import inf
 from typing import Any
 
 from braid.core.errors import InvalidRequest
+from braid.core.json_form import from_stored_json
+from braid.server.store.interface import Interface
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +124,13 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class ServingConfig:
-    """Versions, labels, batching and residency of one model."""
+    """Versions, labels, batching, residency and interface of one model."""
 
     versions: VersionPolicy = field(default_factory=VersionPolicy)
     labels: Mapping[str, int] = field(default_factory=dict)
     batching: Batching = field(default_factory=Batching)
     residency: Residency = field(default_factory=Residency)
+    interface: Interface = field(default_factory=Interface)  # of a ModelConfig; else the model's
 
     def __post_init__(self) -> None:
         if len(self.labels) > MAX_LABELS:
@@ -148,10 +151,11 @@ class ServingConfig:
 
 
 def config_from_json(document: Mapping[str, Any]) -> ServingConfig:
-    versions = document["versions"]
+    versions, interface = document["versions"], document.get("interface")
     return ServingConfig(
         VersionPolicy(versions["latest"], tuple(versions["specific"])),
         document["labels"],
         Batching(**document["batching"]),
         Residency(**document.get("residency", {})),
+        Interface() if interface is None else from_stored_json(Interface, interface),
     )

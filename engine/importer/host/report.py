@@ -86,6 +86,7 @@ class Report:
     samples: str = ""  # digest of those that the import was given
     padding: tuple[PaddedAxis, ...] = ()  # one for each open axis; (): not looked at
     batchable: bool = False  # the caller stated that rows do not influence each other
+    metadata: Mapping[str, str] = field(default_factory=dict)  # that the file has of itself
     rows: str = ""  # operator that may let rows influence each other; "": the graph shows none
 
 
@@ -108,6 +109,7 @@ def report_from_json(document: Any) -> Report:
     body.setdefault("padding", [])
     body.setdefault("batchable", False)
     body.setdefault("rows", "")
+    body.setdefault("metadata", {})
     try:
         return from_stored_json(Report, body)
     except MalformedJson as error:

@@ -404,4 +404,5 @@ def _report(study: Study, reference: ReferenceModel, upload: Path, source: Uploa
         narrow_type=study.subject.narrow_type,
         batchable=study.subject.batchable,
         rows=study.rows,
+        metadata=source.metadata,
     )

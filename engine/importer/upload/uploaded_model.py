@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # torch is loaded only after the file has proved to be a mode
     from braid.engine.importer.host.samples import Arrays
     from braid.engine.importer.verification.reference import ReferenceModel
 
+MAX_METADATA_BYTES = 1 << 18
+"""Longest properties of a file that are kept; names of a thousand classes take 30,000."""
+
 
 class UploadedModel(Protocol):
     """An uploaded model, checked as far as that needs no torch."""
@@ -31,6 +34,7 @@ class UploadedModel(Protocol):
     kind: str  # "onnx" or "pt2"
     file: Path | None  # all of the model in one file that other runtimes read
     remark: str  # what is not served as the file has it, for the report; "" if nothing
+    metadata: Mapping[str, str]  # properties that the file has of itself
 
     @property
     def opset(self) -> int:
@@ -140,6 +144,9 @@ class OnnxUpload:
         self._data = data
         self.file = file
         self.remark = remark
+        self.metadata: Mapping[str, str] = {}
+        if sum(entry.ByteSize() for entry in model.metadata_props) <= MAX_METADATA_BYTES:
+            self.metadata = {entry.key: entry.value for entry in model.metadata_props}
 
     @property
     def opset(self) -> int:
@@ -208,6 +215,7 @@ class Pt2Upload:
     """A program that torch.export saved, converted to ONNX; its reference is torch itself."""
 
     kind = "pt2"
+    metadata: Mapping[str, str] = {}
 
     def __init__(self, archive: Archive, work: Path) -> None:
         from braid.engine.importer.upload.onnx_bundle import read_with_data

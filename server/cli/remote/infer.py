@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     for file in filter(None, (source.path for source in sources)):
         file.stat()  # missing ones are told before anything is asked
     with connect(args) as client:
-        inputs = _inputs(client, args, sources)
+        inputs = arrays_of(client, args, sources)
         result = client.infer(args.name, inputs, version=args.version, timeout_s=args.timeout)
     if args.output is not None:
         _save(args.output, result.outputs)
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _inputs(
+def arrays_of(
     client: Client, args: argparse.Namespace, sources: Sequence[Source]
 ) -> dict[str, Array]:
     """Arrays by input, from files or random; the model is asked about only if need be."""

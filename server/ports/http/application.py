@@ -30,8 +30,8 @@ log = logging.getLogger("braid.http")
 
 PROBES = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 BY_ANY_NAME = (*PROBES, METRICS)
-PROTOCOL = "/v2"
-"""Path of the Open Inference Protocol: programs call it, over connections that are kept."""
+PROTOCOLS = ("/v2", "/v1")
+"""Paths of the Open Inference Protocol: programs call it, over connections that are kept."""
 
 READING = ("GET", "HEAD")
 
@@ -138,7 +138,7 @@ def text(
 
 
 def in_protocol(path: str) -> bool:
-    return path == PROTOCOL or path.startswith(f"{PROTOCOL}/")
+    return f"{path}/".startswith(tuple(f"{root}/" for root in PROTOCOLS))
 
 
 def _said(

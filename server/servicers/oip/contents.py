@@ -3,13 +3,14 @@
 Raw: little-endian elements in row-major order; for BYTES each element is preceded by its length
 in four bytes. FP16 and BF16 have no typed form, they are always sent raw.
 
-Classification: FP32 [rows, classes] ──largest k──> BYTES [rows, k], each "value:class".
+Classification: FP32 [rows, classes] ──largest k──> BYTES [rows, k], each "value:class",
+or "value:class:label".
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -121,7 +122,9 @@ def _numbers(name: str, datatype: str, values: list[Any]) -> bytes:
     return array.astype(dtype).tobytes()
 
 
-def classify(name: str, tensor: OutputTensor, count: int, batched: bool) -> Work[OutputTensor]:
+def classify(
+    name: str, tensor: OutputTensor, count: int, batched: bool, labels: Sequence[str] = ()
+) -> Work[OutputTensor]:
     """Return the ``count`` largest values of each row, largest first; ties by class id.
 
     Raises:
@@ -145,7 +148,7 @@ def classify(name: str, tensor: OutputTensor, count: int, batched: bool) -> Work
         some = values[first : first + together]
         order = yield from _largest(some, kept)
         largest = _wide(np.take_along_axis(some, order, 1))
-        for texts in _classes(largest.reshape(-1), order.reshape(-1)):
+        for texts in _classes(largest.reshape(-1), order.reshape(-1), labels):
             if parts:
                 yield
             parts.append(length_prefixed(texts))
@@ -178,8 +181,14 @@ def _wide(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return values.astype(np.float64)
 
 
-def _classes(values: np.ndarray[Any, Any], ids: np.ndarray[Any, Any]) -> Iterator[list[bytes]]:
+def _classes(
+    values: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], labels: Sequence[str]
+) -> Iterator[list[bytes]]:
     for at in range(0, len(ids), PIECE_CLASSES):
         some = slice(at, at + PIECE_CLASSES)
         pairs = zip(values[some].tolist(), ids[some].tolist(), strict=True)
-        yield [f"{value:f}:{index}".encode() for value, index in pairs]
+        yield [f"{value:f}:{index}{_label(labels, index)}".encode() for value, index in pairs]
+
+
+def _label(labels: Sequence[str], index: int) -> str:
+    return f":{labels[index]}" if index < len(labels) else ""

@@ -18,6 +18,7 @@ from braid.server.repository.declared import data_type_of, open_dims
 from braid.server.rpc.status import Context, answering
 from braid.server.servicers.health import Health
 from braid.server.servicers.oip.wire import config, messages
+from braid.server.store.interface import Reshape
 from braid_client.version import __version__
 
 EXTENSIONS = (
@@ -74,8 +75,8 @@ class ModelMethods:
                 name=model.name,
                 versions=map(str, served),
                 platform=PLATFORM,
-                inputs=_tensors(model.inputs),
-                outputs=_tensors(model.output_specs),
+                inputs=_tensors(_shown(model.inputs, model.reshaped_inputs)),
+                outputs=_tensors(_shown(model.output_specs, model.reshaped_outputs)),
             )
 
     async def ModelConfig(self, request: Any, context: Context) -> Any:
@@ -108,7 +109,8 @@ class ModelMethods:
 
 def config_of(model: ModelReplica) -> Any:
     """Build a ModelConfig; with a batch, all dims in the message leave dimension 0 out."""
-    batched = model.batched
+    interface = model.interface
+    batched = model.batched and interface.has_batch
     dims = partial(open_dims, without_batch=batched)
     described = config.ModelConfig(
         name=model.name,
@@ -117,19 +119,30 @@ def config_of(model: ModelReplica) -> Any:
         max_batch_size=model.batch_sizes[-1] if batched else 0,
         input=[
             config.ModelInput(name=name, data_type=_type(spec), dims=dims(spec))
-            for name, spec in model.inputs.items()
+            for name, spec in _shown(model.inputs, model.reshaped_inputs).items()
         ],
         output=[
             config.ModelOutput(name=name, data_type=_type(spec), dims=dims(spec))
-            for name, spec in model.output_specs.items()
+            for name, spec in _shown(model.output_specs, model.reshaped_outputs).items()
         ],
     )
     if batched:
         described.dynamic_batching.preferred_batch_size.extend(model.batch_sizes)
         described.dynamic_batching.priority_levels = PRIORITY_LEVELS
         described.dynamic_batching.default_priority_level = DEFAULT_PRIORITY
-    described.parameters["sha256"].string_value = model.model.sha256
+    formats = {tensor.name: tensor.format for tensor in interface.inputs}
+    for tensor in described.input:
+        tensor.format = config.ModelInput.Format.Value(formats.get(tensor.name, "FORMAT_NONE"))
+    of_file = {"metadata": repr(dict(model.metadata))} if model.metadata else {}
+    for name, text in {**of_file, **interface.parameters, "sha256": model.model.sha256}.items():
+        described.parameters[name].string_value = text
     return described
+
+
+def _shown(
+    specs: Mapping[str, TensorType], reshapes: Mapping[str, Reshape]
+) -> Mapping[str, TensorType]:
+    return {**specs, **{name: shown for name, (shown, _) in reshapes.items()}}
 
 
 def statistics_of(model: ModelReplica, sums: Statistics) -> Any:

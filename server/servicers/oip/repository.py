@@ -2,6 +2,7 @@
 
     config                     JSON of a ModelConfig
     file:<version>/<name>      the model file of one version
+    file:<name>                labels of classes, which the config names
 
 Of the configuration, batch sizes, the versions that serve and the longest wait for more rows are
 used. Fields that ask for other answers are refused by name.
@@ -121,7 +122,15 @@ def load_request(
     """
     files: dict[int, bytes] = {}
     config: Configuration | None = None
-    for name in parameters:
+    labels = set[str]()
+
+    def read_labels(name: str) -> bytes:
+        labels.add(key := f"file:{name}")
+        if key not in parameters or not parameters[key].bytes_param:
+            raise InvalidRequest(f"label_filename {name!r}: send parameter {key!r}, in bytes")
+        return bytes(parameters[key].bytes_param)
+
+    for name in sorted(parameters):  # the config first
         field = parameters[name].WhichOneof("parameter_choice")
         if name == "config":
             if field != "string_param":
@@ -131,7 +140,9 @@ def load_request(
                 raise InvalidRequest(
                     f"the config has {len(text)} characters; it may have {MAX_CONFIG_CHARS}"
                 )
-            config = configuration_from_json(text, model, devices)
+            config = configuration_from_json(text, model, devices, read_labels)
+            continue
+        if name in labels:
             continue
         match = _FILE.fullmatch(name)
         if match is None or field != "bytes_param":

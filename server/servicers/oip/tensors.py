@@ -46,6 +46,7 @@ from braid.server.servicers.oip.parameters import (
 )
 from braid.server.servicers.oip.shared_memory import owner_of
 from braid.server.servicers.oip.wire import INFER, SERVICE_NAME, STREAM, messages
+from braid.server.store.interface import reshaped
 from braid_client import wire_fields
 from braid_client.wire_fields import Part
 
@@ -250,7 +251,11 @@ def _late_reply(
 ) -> Work[bytes | LaterReply]:
     shown = dict(outputs)
     for name, count in wishes.classes.items():
-        shown[name] = yield from classify(name, outputs[name], count, model.batched)
+        has_batch, labels = (
+            model.batched and model.interface.has_batch,
+            model.interface.labels(name),
+        )
+        shown[name] = yield from classify(name, outputs[name], count, has_batch, labels)
     reply, to_regions = reply_to(request, model, shown, wishes)
     for writing in to_regions:
         yield from writing
@@ -272,7 +277,10 @@ def reply_to(
         model_name=request.model_name, model_version=str(model.version), id=request.id
     )
     for name, tensor in outputs.items():
-        output = response.outputs.add(name=name, datatype=tensor.dtype, shape=tensor.shape)
+        shape, reshape = tensor.shape, model.reshaped_outputs.get(name)
+        if reshape is not None and name not in wishes.classes:
+            shape = reshaped(shape, *reversed(reshape))
+        output = response.outputs.add(name=name, datatype=tensor.dtype, shape=shape)
         if name not in wishes.destinations:
             raw_contents.append(tensor.data)
             continue

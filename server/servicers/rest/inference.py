@@ -13,7 +13,7 @@ Read into, and written from, the same messages as gRPC's (``braid.server.service
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -66,6 +66,10 @@ class AnswerHead:
     json_bytes: int | None = None  # None: the answer has no binary tensors
 
 
+WriteTexts = Callable[[SplitMessage, Any, int], Iterator[bytes]]
+"""Writes an answer as JSON, in pieces of so many elements."""
+
+
 @dataclass(frozen=True, slots=True)
 class RestRequest(SplitMessage):
     """Inference request of one body."""
@@ -73,6 +77,7 @@ class RestRequest(SplitMessage):
     is_binary: bool = False  # outputs that do not say otherwise
     binary: Mapping[str, bool] = field(default_factory=dict)  # outputs that say
     answer: AnswerHead = field(default_factory=AnswerHead)
+    texts: WriteTexts | None = None  # of an answer in another form
 
     def wants_binary(self, output: str) -> bool:
         return self.binary.get(output, self.is_binary)
@@ -235,12 +240,12 @@ def _written(reply: SplitMessage, request: RestRequest) -> list[Part]:
 
 def _written_later(reply: SplitMessage, request: RestRequest) -> Work[bytes | LaterReply]:
     """Return an answer with tensors in JSON."""
-    sent = _sent(reply, request)
+    sent, texts = _sent(reply, request), request.texts or _texts
     binary = _binary(reply, sent)
     in_json = [at for at, how in enumerate(sent) if how is _Sent.IN_JSON]
     if sum(len(reply.raw_contents[at]) for at in in_json) <= AT_ONCE_BYTES:
         head, size = list[bytes](), 0
-        for text in _texts(reply, sent, LARGE_PIECE_ELEMENTS):
+        for text in texts(reply, sent, LARGE_PIECE_ELEMENTS):
             if size > SMALL_BYTES:
                 yield
             head.append(text)
@@ -253,7 +258,7 @@ def _written_later(reply: SplitMessage, request: RestRequest) -> Work[bytes | La
         return Written(lambda: iter(whole), size, size)
 
     def pieces() -> Iterator[Part]:
-        yield from _texts(reply, sent)
+        yield from texts(reply, sent, PIECE_ELEMENTS)
         for content in binary:
             for at in range(0, len(content), PIECE_BYTES):
                 yield memoryview(content)[at : at + PIECE_BYTES]
@@ -261,7 +266,7 @@ def _written_later(reply: SplitMessage, request: RestRequest) -> Work[bytes | La
     size_bytes: int | None = None
     if binary or any(reply.message.outputs[at].datatype == BYTES for at in in_json):
         # The length of the JSON is told before it, and bytes that are no text are refused.
-        head_bytes = yield from measured(_texts(reply, sent))
+        head_bytes = yield from measured(texts(reply, sent, PIECE_ELEMENTS))
         request.answer.json_bytes = head_bytes if binary else None
         size_bytes = head_bytes + sum(map(len, binary))
     held_bytes = sum(map(len, reply.raw_contents)) + WRITER_BYTES

@@ -65,6 +65,16 @@ class Numbers:
         """True if there is no list within the list."""
         return self.text.find(b"[", 1) < 0
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of lists that are even, by the first one of each depth."""
+        brackets, shape, before = self.text.translate(None, _STRUCTURE), list[int](), 1
+        for closed in range(1, len(brackets) - len(brackets.lstrip(b"[")) + 1):
+            count = brackets.count(b",", 0, brackets.find(b"]" * closed)) + 1
+            shape.insert(0, count // before)
+            before = count
+        return tuple(shape)
+
     def are_even(self) -> Work[bool]:
         """True if lists that stand beside each other are equally long."""
         if self.is_flat:

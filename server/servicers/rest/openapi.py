@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from braid.server.servicers.rest.operations import INFER, Operation
+from braid.server.servicers.rest.operations import INFER, PREDICT, Operation
 from braid_client.version import __version__
 
 Json = dict[str, Any]
@@ -76,6 +76,12 @@ _SCHEMAS: Json = {
             "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/tensor"}},
         },
     },
+    "predict_request": {
+        "type": "object",
+        "description": "Rows in `instances`, or whole tensors in `inputs`: nested lists for the "
+        "only input, or objects by the inputs' names.",
+        "properties": {"instances": {"type": "array", "items": {}}, "inputs": {}},
+    },
     "error": {
         "type": "object",
         "required": ["error"],
@@ -89,6 +95,8 @@ _HEAD_LENGTH: Json = {
     "description": "Bytes of the JSON, if binary tensors follow it.",
     "schema": {"type": "integer"},
 }
+
+_BODIES = {INFER: "inference_request", PREDICT: "predict_request"}
 
 
 def document(operations: Sequence[Operation]) -> Json:
@@ -111,7 +119,7 @@ def document(operations: Sequence[Operation]) -> Json:
 
 
 def _described(operation: Operation) -> Json:
-    is_inference = operation.rpc == INFER
+    is_inference = operation.form == INFER
     parameters: list[Json] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"\{(\w+)\}", operation.path)
@@ -132,10 +140,11 @@ def _described(operation: Operation) -> Json:
             },
         },
     }
-    if is_inference or operation.read is not None:
-        schema = {"$ref": "#/components/schemas/inference_request"}
-        body = _content(schema if is_inference else {"type": "object"}, is_inference)
-        described["requestBody"] = {"required": is_inference, "content": body}
+    body = _BODIES.get(operation.form)
+    if body or operation.read is not None:
+        schema = {"$ref": f"#/components/schemas/{body}"} if body else {"type": "object"}
+        content = _content(schema, is_inference)
+        described["requestBody"] = {"required": body is not None, "content": content}
     return described
 
 

@@ -17,6 +17,8 @@ from braid.server.servicers.rest.json_messages import parameter, to_json
 from braid_client.wire import admin_pb2
 
 INFER = "ModelInfer"
+PREDICT, V1_MODELS = "predict", "models"
+"""Forms of operations that differ from the RPC behind them."""
 
 Shown = tuple[Any, int]
 """Answer for JSON, and its status."""
@@ -71,6 +73,7 @@ class Operation:
     read: Callable[[dict[str, Any], Any], Work[None] | None] | None = None  # the body, if any
     show: Callable[[Any], Shown] = _as_it_is
     service: str = SERVICE_NAME  # that the RPC is of
+    form: str = ""  # of request and answer, if they are not the RPC's
 
     def request(self) -> Any:
         if self.service == SERVICE_NAME:
@@ -119,7 +122,16 @@ def _shared_memory(kind: str, prefix: str, words: str) -> tuple[Operation, ...]:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    *_by_version("/infer", INFER, "Run a model", method="POST"),
+    *_by_version("/infer", INFER, "Run a model", method="POST", form=INFER),
+    *(
+        Operation("POST", f"/v1/models/{{name}}{path}:predict", INFER, summary, form=PREDICT)
+        for path, summary in (
+            ("", "Run a model, in KServe's V1 form"),
+            ("/versions/{version}", "Run one version of a model, in KServe's V1 form"),
+        )
+    ),
+    Operation("GET", "/v1/models", "ModelReady", "Names of models that answer", form=V1_MODELS),
+    Operation("GET", "/v1/models/{name}", "ModelReady", "State of a model", form=V1_MODELS),
     Operation("GET", "/v2/health/live", "ServerLive", "The process lives", show=_flag),
     Operation("GET", "/v2/health/ready", "ServerReady", "Inference is possible", show=_flag),
     Operation("GET", "/v2", "ServerMetadata", "Name, version and extensions of the server"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TypeVar, cast
 
 import grpc
@@ -14,16 +15,25 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from braid.core.errors import ModelNotFound
 from braid.core.pieces import Turns, Work
+from braid.server.models.serving_models import ServingModels
 from braid.server.ports.http.requests import Body, BodyRoom, read_body
 from braid.server.rpc.status import Context, Handler, answering, behaviour_of
 from braid.server.servicers.rest.answers import Written, response_of
 from braid.server.servicers.rest.calls import Admission, HttpCall
 from braid.server.servicers.rest.encodings import decoded
-from braid.server.servicers.rest.inference import HEAD_LENGTH, read_request
+from braid.server.servicers.rest.inference import HEAD_LENGTH, RestRequest, read_request
 from braid.server.servicers.rest.json_reading import read_json
 from braid.server.servicers.rest.openapi import document
-from braid.server.servicers.rest.operations import INFER, OPERATIONS, Operation
+from braid.server.servicers.rest.operations import (
+    INFER,
+    OPERATIONS,
+    PREDICT,
+    V1_MODELS,
+    Operation,
+)
+from braid.server.servicers.rest.predict import read_predict
 from braid.server.servicers.tensor_service import TensorService
 
 T = TypeVar("T")
@@ -36,6 +46,7 @@ class RestServices:
     """Services that the routes call."""
 
     inference: TensorService  # of ``RestInference``
+    models: ServingModels
     others: Mapping[str, Handler]  # RPCs beside inference, by name, ours among them
     admission: Admission
     turns: Turns
@@ -46,10 +57,10 @@ class RestServices:
 
 def rest_routes(services: RestServices) -> list[BaseRoute]:
     """Return the routes of all operations, and of the document that describes them."""
-    routes: list[BaseRoute] = []
-    for operation in OPERATIONS:
-        kind = Infer if operation.rpc == INFER else AnswerOperation
-        routes.append(kind(operation, services).route())
+    routes: list[BaseRoute] = [
+        _ENDPOINTS.get(operation.form, AnswerOperation)(operation, services).route()
+        for operation in OPERATIONS
+    ]
     shown = document(OPERATIONS)
 
     async def openapi(_: Request) -> Response:
@@ -125,8 +136,7 @@ class Infer(AnswerOperation):
         call.connection.charges_answer = True
         with services.room.reading(request) as held:
             body = await self._body(request, held)
-            length = request.headers.get(HEAD_LENGTH)
-            reading = read_request(body, length, path["name"], path.get("version", ""))
+            reading = await self.reading(body, request, path["name"], path.get("version", ""))
             del body
             message = await self._read(reading)
             reply = await services.inference.infer(message, context)
@@ -135,3 +145,45 @@ class Infer(AnswerOperation):
         if head_bytes is not None:
             headers[HEAD_LENGTH] = str(head_bytes)
         return await response_of(reply, head_bytes is not None, request, headers, services.turns)
+
+    async def reading(
+        self, body: bytes, request: Request, name: str, version: str
+    ) -> Work[RestRequest]:
+        return read_request(body, request.headers.get(HEAD_LENGTH), name, version)
+
+
+class Predict(Infer):
+    """Endpoint of inference in the form of V1."""
+
+    async def reading(
+        self, body: bytes, request: Request, name: str, version: str
+    ) -> Work[RestRequest]:
+        """Return the work of reading a body by the datatypes of the model's inputs."""
+        models = self._services.models
+        replicas = await models.present(models.for_request(name, version), None)
+        return read_predict(body, name, version, replicas.any.inputs)
+
+
+class Models(AnswerOperation):
+    """Endpoint of the models that answer, or of the state of one, in the form of V1."""
+
+    async def respond(self, request: Request, context: Context, call: HttpCall) -> Response:
+        versions, name = self._services.models.versions(), request.path_params.get("name")
+        if name is None:
+            names = sorted({model.name for model, answers in versions if answers})
+            return JSONResponse({"models": names}, headers=call.headers())
+        states = [
+            {"version": str(model.version), "state": "AVAILABLE" if answers else model.state.value}
+            for model, answers in versions
+            if model.name == name
+        ]
+        if not states:
+            raise ModelNotFound(name)
+        is_ready = any(state["state"] == "AVAILABLE" for state in states)
+        status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        shown = {"name": name, "ready": is_ready, "model_version_status": states}
+        return JSONResponse(shown, status, call.headers())
+
+
+_ENDPOINTS = {INFER: Infer, PREDICT: Predict, V1_MODELS: Models}
+"""Endpoints of operations that are not one RPC."""

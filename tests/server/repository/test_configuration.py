@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import pytest
 
 from braid.compiler.options import AUTO_LENGTHS
@@ -9,6 +12,7 @@ from braid.core.errors import InvalidRequest
 from braid.core.tensor import BATCH, TensorType
 from braid.server.repository.configuration import Configuration, configuration_from_text
 from braid.server.repository.declared import check_declared
+from braid.server.store.interface import DeclaredTensor, reshaped, reshapes
 from braid.server.store.serving_config import (
     ON_DEMAND,
     PINNED,
@@ -16,13 +20,15 @@ from braid.server.store.serving_config import (
     Residency,
     ServingConfig,
     VersionPolicy,
+    config_from_json,
 )
 
 DEVICES = ("cpu",)
+LABELS = {"names.txt": b"cat\r\ndog\n", "bytes.txt": b"\xff"}
 
 
 def read(text: str) -> Configuration:
-    return configuration_from_text(text, "net", DEVICES)
+    return configuration_from_text(text, "net", DEVICES, LABELS.__getitem__)
 
 
 def test_what_is_offered_is_read() -> None:
@@ -56,8 +62,21 @@ def test_what_is_offered_is_read() -> None:
         ("ensemble_scheduling {}", "ensemble_scheduling: not offered"),
         ("model_transaction_policy { decoupled: true }", "decoupled: not offered"),
         ("instance_group { passive: true }", "instance_group asks for passive: not offered"),
-        ("input { name: 'x' reshape { shape: 1 } }", "input 'x' asks for reshape"),
-        ("output { name: 'y' label_filename: 'l' }", "output 'y' asks for label_filename"),
+        (
+            "input { name: 'x' dims: [2, 3] reshape { shape: [5] } }",
+            r"dims \[2, 3\] and the reshape \[5\], which are of another size",
+        ),
+        ("input { name: 'x' dims: [-1, 3] reshape { shape: [3] } }", "of another size"),
+        ("input { name: 'x' is_shape_tensor: true }", "input 'x' asks for is_shape_tensor"),
+        ("output { name: 'y' label_filename: '../l' }", "label_filename '../l' is not a file"),
+        ("output { name: 'y' label_filename: 'bytes.txt' }", "bytes.txt is no text in UTF-8"),
+        ("backend: 'python'", "export the model that it calls as ONNX"),
+        ("backend: 'pytorch' platform: 'pytorch_libtorch'", "torch.export.save as .pt2"),
+        ("platform: 'tensorflow_savedmodel'", "tf2onnx"),
+        ("platform: 'tensorrt_plan' max_batch_size: 8", "the ONNX file that it was built from"),
+        ("backend: 'openvino'", "the ONNX file that it was made from"),
+        ("platform: 'ensemble' ensemble_scheduling {}", "onnx.compose.merge_models"),
+        ("backend: 'dali'", "give the model as ONNX, or as .pt2"),
         ("default_model_filename: '../net.onnx'", "not a file's name"),
         ("version_policy { specific {} }", "names no version"),
         ("dynamic_batching { max_queue_delay_microseconds: 100000000 }", "waiting 100.0 s"),
@@ -82,7 +101,6 @@ def test_what_is_not_offered_is_refused_by_name(text: str, words: str) -> None:
             "optimization { graph { level: 1 } } response_cache { enable: true }",
             "optimization, res",
         ),
-        ("parameters { key: 'intra_op_thread_count' value { string_value: '2' } }", "parameters"),
         ("model_warmup { name: 'w' }", "model_warmup"),
         ("model_transaction_policy { decoupled: false }", "model_transaction_policy"),
         ("dynamic_batching { preserve_ordering: true }", "dynamic_batching.preserve_ordering"),
@@ -97,6 +115,57 @@ def test_what_changes_no_answer_is_passed_over_by_name(text: str, named: str) ->
     assert bool(config.warning) == bool(named)
     assert config.options == read("").options
     assert config.serving(ServingConfig()) == ServingConfig()
+
+
+def test_what_is_declared_for_clients_is_kept_for_them() -> None:
+    config = read(
+        """
+        max_batch_size: 0
+        input { name: "x" dims: [3, -1] format: FORMAT_NHWC reshape { shape: [1, -1, 3] } }
+        output { name: "y" dims: [1] reshape { shape: [] } label_filename: "names.txt" }
+        parameters { key: "intra_op_thread_count" value { string_value: "2" } }
+        """
+    )
+
+    assert "parameters" in config.warning  # nothing else follows from them
+    served = config.serving(ServingConfig())
+    assert served.interface.parameters == {"intra_op_thread_count": "2"}
+    (x,), (y,) = served.interface.inputs, served.interface.outputs
+    assert (x.dims, x.own, x.format) == ((3, -1), (1, -1, 3), "FORMAT_NHWC")
+    assert (y.dims, y.own, y.labels) == ((1,), (), ("cat", "dog"))
+    assert not served.interface.has_batch
+    assert config_from_json(json.loads(json.dumps(asdict(served)))) == served
+
+
+@pytest.mark.parametrize(
+    ("dims", "own", "model", "has_batch", "shown", "expected"),
+    [
+        ((3, 4), (1, 3, 4), (1, 3, 4), False, (3, 4), (1, 3, 4)),
+        ((12,), (3, 4), (BATCH, 3, 4), True, (5, 12), (5, 3, 4)),
+        ((1,), (), (BATCH,), True, (7, 1), (7,)),
+        ((-1, 3), (1, 3, -1), (1, 3, "t"), False, (9, 3), (1, 3, 9)),
+        ((-1, 2, -1), (-1, -1, 2), ("n", "a", "b", 2), True, (1, 5, 2, 6), (1, 5, 6, 2)),
+        ((3, 4), (1, 3, 4), (1, 3, 4), False, (4, 3), (4, 3)),  # not as declared
+    ],
+)
+def test_shapes_of_equal_size_take_each_others_place(
+    dims: tuple[int, ...],
+    own: tuple[int, ...],
+    model: tuple[int | str, ...],
+    has_batch: bool,
+    shown: tuple[int, ...],
+    expected: tuple[int, ...],
+) -> None:
+    declared = DeclaredTensor("x", "TYPE_FP32", dims, own)
+    outer, inner = reshapes([declared], {"x": TensorType("FP32", model)}, has_batch)["x"]
+    assert reshaped(shown, outer, inner) == expected
+    assert reshaped(expected, inner, outer) == shown
+
+
+def test_a_reshape_to_what_the_model_has_not_is_left_out() -> None:
+    declared = DeclaredTensor("x", "TYPE_FP32", (12,), (3, 4))
+    assert not reshapes([declared], {"x": TensorType("FP32", (BATCH, 4, 3))}, True)
+    assert not reshapes([declared], {"z": TensorType("FP32", (BATCH, 3, 4))}, True)
 
 
 MODEL = {"x": TensorType("FP32", (BATCH, 3, "height")), "s": TensorType("BOOL", (2,))}
@@ -114,7 +183,7 @@ MODEL = {"x": TensorType("FP32", (BATCH, 3, "height")), "s": TensorType("BOOL", 
 )
 def test_what_is_declared_may_be_what_the_model_has(max_batch_size: int, declared: str) -> None:
     config = read(f"max_batch_size: {max_batch_size} {declared}")
-    check_declared("input", config.inputs, MODEL, without_batch=max_batch_size > 0)
+    check_declared("input", config.interface.inputs, MODEL, without_batch=max_batch_size > 0)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +201,7 @@ def test_what_is_declared_otherwise_is_named(
 ) -> None:
     config = read(f"max_batch_size: {max_batch_size} {declared}")
     with pytest.raises(InvalidRequest, match=words):
-        check_declared("input", config.inputs, MODEL, without_batch=max_batch_size > 0)
+        check_declared("input", config.interface.inputs, MODEL, without_batch=max_batch_size > 0)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,21 @@ def test_a_configuration_longer_than_any_is_refused_unread() -> None:
         load({"parameters": {"a": {"string_value": "x" * MAX_CONFIG_CHARS}}})
 
 
+def test_labels_come_with_the_configuration_that_names_them() -> None:
+    config = {"output": [{"name": "y", "label_filename": "l.txt"}]}
+    given = {
+        "file:l.txt": messages.ModelRepositoryParameter(bytes_param="cat\nchâteau".encode()),
+        "config": messages.ModelRepositoryParameter(string_param=json.dumps(config)),
+    }
+    interface = load_request("m", given, DEVICES).serving(ServingConfig()).interface
+    assert interface.labels("y") == ("cat", "château")
+    with pytest.raises(InvalidRequest, match=r"send parameter 'file:l\.txt', in bytes"):
+        load(config)
+    del given["config"]
+    with pytest.raises(InvalidRequest, match=r"'file:l\.txt' is not known"):
+        load_request("m", given, DEVICES)
+
+
 @pytest.mark.parametrize(
     ("groups", "is_passed_over"),
     [
