@@ -63,14 +63,13 @@ class ShapeClass:
 
     inputs: tuple[tuple[str, TensorType], ...]  # batched models: one row
     static: StaticContent = ()
-    is_loose: bool = False  # whole shapes, which share a symbol of the model with other extents
     _hash: int = field(init=False, repr=False, compare=False)  # asked for many times a request
     has_strings: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         takes_text = any(spec.dtype == BYTES for _, spec in self.inputs)
         object.__setattr__(self, "has_strings", takes_text)
-        object.__setattr__(self, "_hash", hash((self.inputs, self.static, self.is_loose)))
+        object.__setattr__(self, "_hash", hash((self.inputs, self.static)))
 
     def __hash__(self) -> int:
         return self._hash
@@ -96,10 +95,6 @@ class CheckedModel(Protocol):
         """Inputs whose content decides shapes."""
 
     @property
-    def takes_loose(self) -> bool:
-        """Whether inputs may have other extents under one symbol."""
-
-    @property
     def seen_shapes(self) -> dict[Hashable, tuple[ShapeClass, int]]:
         """Memory of inputs that were right, which is filled here."""
 
@@ -123,18 +118,15 @@ def check_inputs(model: CheckedModel, inputs: Sequence[GivenTensor]) -> tuple[Sh
     if checked is not None:
         return checked
     tensors = _by_name(inputs, model.inputs)
-    extents: dict[str, set[int]] = {}
+    symbols: dict[str, int] = {}
     specs = {
-        name: _check_tensor(tensors[name], spec, extents, loose=model.takes_loose)
-        for name, spec in model.inputs.items()
+        name: _check_tensor(tensors[name], spec, symbols) for name, spec in model.inputs.items()
     }
-    is_loose = any(len(some) > 1 for some in extents.values())
     shape_class = ShapeClass(
-        tuple((name, spec if is_loose else model.one_row(spec)) for name, spec in specs.items()),
+        tuple((name, model.one_row(spec)) for name, spec in specs.items()),
         tuple((name, bytes(tensors[name].data)) for name in model.static_inputs),
-        is_loose,
     )
-    rows = next(iter(extents[BATCH])) if model.batched and not is_loose else 1
+    rows = symbols[BATCH] if model.batched else 1
     if not model.static_inputs and len(model.seen_shapes) < MAX_SEEN_SHAPES:
         model.seen_shapes[looks] = shape_class, rows
     return shape_class, rows
@@ -159,13 +151,8 @@ def _by_name(
     return by_name
 
 
-def _check_tensor(
-    tensor: GivenTensor, spec: TensorType, extents: dict[str, set[int]], *, loose: bool
-) -> TensorType:
-    """Check one input against its spec, and note the extents of its symbols.
-
-    Inputs may share symbols; ``loose``: with different extents.
-    """
+def _check_tensor(tensor: GivenTensor, spec: TensorType, symbols: dict[str, int]) -> TensorType:
+    """Check one input against its spec; binds the spec's symbols, which inputs may share."""
     name, shape = tensor.name, tensor.shape
     if tensor.dtype != spec.dtype:
         raise InvalidTensor(
@@ -180,11 +167,8 @@ def _check_tensor(
             raise InvalidTensor(
                 f"input {name!r} has extent {extent} at axis {axis}; extents must be at least 0"
             )
-        seen = extents.setdefault(dim, {extent}) if isinstance(dim, str) else {dim}
-        if extent not in seen and isinstance(dim, str) and loose:
-            seen.add(extent)
-        elif extent not in seen:
-            (want,) = seen
+        want = symbols.setdefault(dim, extent) if isinstance(dim, str) else dim
+        if extent != want:
             also = f" (the same {dim!r} as in another input)" if isinstance(dim, str) else ""
             raise InvalidTensor(
                 f"input {name!r} has shape {list(shape)}, the model takes {spec}: "

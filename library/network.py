@@ -83,7 +83,6 @@ class Network:
         self.batched = imported.report.batch is not None
         self.batch_sizes: Sequence[int] = compiled.batch_sizes
         self.static_inputs: Sequence[str] = imported.report.static_inputs
-        self.takes_loose = False
         shapes = (compiled, *compiled.lengths)
         self.remarks: Sequence[str] = tuple(remark for one in shapes for remark in one.remarks)
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}

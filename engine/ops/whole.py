@@ -255,29 +255,17 @@ def whole_graph(
 def loose_graph(template: OpGraph, model: Tensor) -> tuple[OpGraph, dict[str, Tensor]]:
     """Return the graph that runs a template's ``model`` whole, results of any shape, and its bytes.
 
-    Each open extent of its inputs has a name of its own.
-
     Args:
         template: with specs of its outputs.
         model: the file, UINT8.
     """
-    inputs = {
-        name: TensorType(
-            spec.dtype,
-            tuple(
-                f"{name}.{axis}" if isinstance(dim, str) else dim
-                for axis, dim in enumerate(spec.shape)
-            ),
-        )
-        for name, spec in template.inputs.items()
-    }
-    names = {dim for spec in inputs.values() for dim in spec.shape}
+    names = {dim for spec in template.inputs.values() for dim in spec.shape}
     specs = {name: template.spec(value) for name, value in template.outputs.items()}
     outputs = {
         name: TensorType(spec.dtype, named_axes(name, [None] * len(spec.shape), names))
         for name, spec in specs.items()
     }
-    return whole_graph(template.name, inputs, outputs, model, {"is_untried": True})
+    return whole_graph(template.name, template.inputs, outputs, model, {"is_untried": True})
 
 
 def attributes_of(unit: Operator) -> WholeModel:

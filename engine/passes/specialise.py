@@ -23,7 +23,7 @@ from torch import Tensor
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Branch, Literal, Operator, OpGraph
-from braid.core.tensor import Dim, TensorType
+from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import spec_of, torch_dtype
 from braid.engine.ops.evaluation import (
     TENSOR_BYTES,
@@ -139,19 +139,6 @@ def trace(
     with torch.no_grad():
         walk.run(template.operators, {})
     return walk.trace()
-
-
-def have_shared_extents(
-    declared: Mapping[str, TensorType], given: Mapping[str, TensorType]
-) -> bool:
-    """Whether extents of inputs are equal where the declared types share a symbol."""
-    symbols: dict[Dim, Dim] = {}
-    return all(
-        symbols.setdefault(want, have) == have
-        for name, spec in declared.items()
-        for want, have in zip(spec.shape, given[name].shape, strict=False)
-        if isinstance(want, str)
-    )
 
 
 def _check_inputs(template: OpGraph, inputs: Mapping[str, TensorType]) -> None:

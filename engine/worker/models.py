@@ -40,7 +40,7 @@ from braid.engine.passes.precision import in_precision
 from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.fusing import fuse_quantised
 from braid.engine.passes.run import fuse_static
-from braid.engine.passes.specialise import have_shared_extents, specialise
+from braid.engine.passes.specialise import specialise
 from braid.engine.program.engines import Whole
 from braid.engine.program.input_ranges import input_ranges
 from braid.engine.program.kernel import PackedWeights
@@ -81,7 +81,7 @@ class LoadedModel:
     """Constants of programs that are not among the weights."""
     content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that it takes
     takes_any_shape: bool = False
-    loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # for inputs of odd shapes
+    loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # for tensors without elements
 
     def shared(self) -> Iterator[Tensor]:
         """Weights in all layouts."""
@@ -265,9 +265,8 @@ class ModelTable:
         """Static graph of a program in the types of the model's file, and its constants."""
         model = self.model(key.digest)
         template, weights, static = model.template, model.weights, static_tensors(key)
-        is_empty = any(0 in spec.shape for spec in key.specs.values())
-        is_odd = is_empty or not have_shared_extents(template.inputs, key.specs)
-        if is_odd and (loose := self._loose(key.digest)) is not None:
+        has_nothing = any(0 in spec.shape for spec in key.specs.values())
+        if has_nothing and (loose := self._loose(key.digest)) is not None:
             (template, weights), static = loose, {}
         graph, constants = specialise(template, weights, key.specs, static, self._pause)
         return fuse_static(graph, constants), constants
@@ -275,19 +274,16 @@ class ModelTable:
     def _loose(self, digest: str) -> tuple[OpGraph, Mapping[str, Tensor]] | None:
         """Return a model as one operator of ONNX Runtime, whose results may have any shape.
 
-        For tensors without elements: what kernels make of these is not what ONNX Runtime does. And
-        for extents that differ under one symbol of the file.
+        For tensors without elements: what kernels make of these is not what ONNX Runtime does.
         None if the artefact keeps no file for it, or one with external data.
         """
         model = self.model(digest)
         if model.loose is None:
-            from braid.engine.onnx.division import guarded_bytes  # onnx comes along
-
             try:
                 with opened_file(model.artefact, model.file_digest) as path:
                     if path.parent != model.artefact:  # its data lies in other files
                         return None
-                    data = in_thread(lambda: guarded_bytes(path.read_bytes()), self._pause)
+                    data = in_thread(path.read_bytes, self._pause)
             except PreconditionFailed:
                 return None
             model.loose = loose_graph(

@@ -142,7 +142,6 @@ class ModelReplica:
         self._is_onnxruntime_right = imported.is_onnxruntime_right
         self._takes_any_shape = bool(report.static_inputs) or has_open_extents(graph.inputs)
         self._takes_rows = imported.takes_rows  # together
-        self.takes_loose = imported.is_onnxruntime_right and not report.static_inputs
         self._may_open_for_rows = imported.takes_rows and imported.is_onnxruntime_right
         self._opening: asyncio.Task[None] | None = None
         self._in_use: dict[Executable, int] = {}  # by batches being formed or running
@@ -205,8 +204,6 @@ class ModelReplica:
         """
         if request.is_empty:
             return NoRows(request.shape_class)
-        if request.shape_class.is_loose:
-            return request.shape_class
         lane, unpadded = self._lanes_of(request)
         if request.rows > MANY * self.batch_sizes[-1] and self._runs_at_once(request, lane):
             return ManyRows(request.shape_class)
@@ -270,7 +267,6 @@ class ModelReplica:
         if sizes := [size for of, size in self._profiled if of == lane]:
             return LatencyTable(sizes, self.shape_times)
         of_rows = (1, MOST_ROWS) if isinstance(lane, ManyRows) else self.batch_sizes
-        of_rows = (1,) if isinstance(lane, ShapeClass) and lane.is_loose else of_rows
         table = ShapeLatencies(of_rows, self.shape_times, elements_of(lane))
         self._shape_tables.add(table)
         return table
@@ -549,7 +545,7 @@ class ModelReplica:
     ) -> PlanToRun:
         """Return the plan for batches of one size: a schedule's, or the sequential one."""
         inputs = shape_class.inputs
-        if self.batched and not shape_class.is_loose:
+        if self.batched:
             inputs = tuple(
                 (name, TensorType(spec.dtype, (batch_size, *spec.shape[1:])))
                 for name, spec in inputs

@@ -54,11 +54,6 @@ class BatchRun:
     rows: int = 0  # of the pieces
     answer: Awaitable[RunDone] | None = None  # None: nothing was left to run
 
-    @property
-    def output_axes(self) -> Mapping[str, int | None]:
-        """Axes of the outputs that count rows."""
-        return {} if self.shape_class.is_loose else self.model.output_axes
-
 
 def write_rows(
     memory: memoryview,
@@ -270,7 +265,7 @@ def _prepared_reply(
 def _outputs(
     memory: memoryview, run: BatchRun, piece: Piece, row: int
 ) -> Work[dict[str, OutputTensor]]:
-    places, axes, outputs = run.ready.layout.outputs, run.output_axes, {}
+    places, axes, outputs = run.ready.layout.outputs, run.model.output_axes, {}
     for name in piece.request.outputs:
         axis = axes.get(name)
         outputs[name] = yield from _cut(memory, run, places[name], axis, row, piece.rows)
@@ -298,7 +293,7 @@ def _shortened(piece: Piece, run: BatchRun, name: str, output: OutputTensor) -> 
 
 def _needs_copy(run: BatchRun, name: str, piece: Piece) -> bool:
     """True if a piece's rows of an output do not lie together in the slot, or are in the heap."""
-    axis, layout = run.output_axes.get(name), run.ready.layout
+    axis, layout = run.model.output_axes.get(name), run.ready.layout
     place = layout.outputs[name]
     for padded in run.model.lengths.axes:
         if name in padded.outputs and piece.request.shape_class != run.shape_class:
