@@ -5,6 +5,7 @@
     │   ├── UndecodableMessage
     │   ├── TooManyParts
     │   ├── InvalidTensor
+    │   ├── OtherExtents
     │   ├── InvalidUpload
     │   │   └── UploadTooLarge
     │   └── InvalidArtefact
@@ -83,6 +84,10 @@ class TooManyParts(InvalidRequest):
 
 class InvalidTensor(InvalidRequest):
     """A tensor has the wrong name, dtype, rank, shape or byte count."""
+
+
+class OtherExtents(InvalidRequest):
+    """A run gives outputs of other extents than its plan has room for."""
 
 
 class InvalidUpload(InvalidRequest):

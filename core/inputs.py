@@ -63,6 +63,7 @@ class ShapeClass:
 
     inputs: tuple[tuple[str, TensorType], ...]  # batched models: one row
     static: StaticContent = ()
+    is_alone: bool = False  # of whole requests, each a batch of its own with outputs of any extents
     _hash: int = field(init=False, repr=False, compare=False)  # asked for many times a request
     has_strings: bool = field(init=False, repr=False, compare=False)
 
@@ -109,24 +110,33 @@ def named_inputs(model: CheckedModel, inputs: Sequence[GivenTensor]) -> Sequence
     return [replace(inputs[0], name=next(iter(model.inputs)))]
 
 
-def check_inputs(model: CheckedModel, inputs: Sequence[GivenTensor]) -> tuple[ShapeClass, int]:
-    """Return the inputs' shape class and rows. Inputs that look like checked ones pass at once."""
+def check_inputs(
+    model: CheckedModel, inputs: Sequence[GivenTensor], *, is_alone: bool = False
+) -> tuple[ShapeClass, int]:
+    """Return the inputs' shape class and rows. Inputs that look like checked ones pass at once.
+
+    The file's names of extents are hints: a request that gives one of them several extents runs
+    alone, as does one for which ``is_alone`` asks for that.
+    """
     looks = tuple(
         [(tensor.name, tensor.dtype, tensor.shape, len(tensor.data)) for tensor in inputs]
     )
     checked = model.seen_shapes.get(looks)
-    if checked is not None:
+    if checked is not None and checked[0].is_alone >= is_alone:
         return checked
     tensors = _by_name(inputs, model.inputs)
-    symbols: dict[str, int] = {}
+    symbols: dict[str, set[int]] = {}
     specs = {
         name: _check_tensor(tensors[name], spec, symbols) for name, spec in model.inputs.items()
     }
-    shape_class = ShapeClass(
-        tuple((name, model.one_row(spec)) for name, spec in specs.items()),
-        tuple((name, bytes(tensors[name].data)) for name in model.static_inputs),
-    )
-    rows = symbols[BATCH] if model.batched else 1
+    rows = max(symbols[BATCH]) if model.batched else 1
+    if is_alone or any(len(extents) > 1 for extents in symbols.values()):
+        shape_class, rows = ShapeClass(tuple(specs.items()), is_alone=True), 1
+    else:
+        shape_class = ShapeClass(
+            tuple((name, model.one_row(spec)) for name, spec in specs.items()),
+            tuple((name, bytes(tensors[name].data)) for name in model.static_inputs),
+        )
     if not model.static_inputs and len(model.seen_shapes) < MAX_SEEN_SHAPES:
         model.seen_shapes[looks] = shape_class, rows
     return shape_class, rows
@@ -151,8 +161,10 @@ def _by_name(
     return by_name
 
 
-def _check_tensor(tensor: GivenTensor, spec: TensorType, symbols: dict[str, int]) -> TensorType:
-    """Check one input against its spec; binds the spec's symbols, which inputs may share."""
+def _check_tensor(
+    tensor: GivenTensor, spec: TensorType, symbols: dict[str, set[int]]
+) -> TensorType:
+    """Check one input against its spec; adds the extents of the spec's symbols."""
     name, shape = tensor.name, tensor.shape
     if tensor.dtype != spec.dtype:
         raise InvalidTensor(
@@ -167,12 +179,12 @@ def _check_tensor(tensor: GivenTensor, spec: TensorType, symbols: dict[str, int]
             raise InvalidTensor(
                 f"input {name!r} has extent {extent} at axis {axis}; extents must be at least 0"
             )
-        want = symbols.setdefault(dim, extent) if isinstance(dim, str) else dim
-        if extent != want:
-            also = f" (the same {dim!r} as in another input)" if isinstance(dim, str) else ""
+        if isinstance(dim, str):
+            symbols.setdefault(dim, set()).add(extent)
+        elif extent != dim:
             raise InvalidTensor(
                 f"input {name!r} has shape {list(shape)}, the model takes {spec}: "
-                f"axis {axis} must be {want}{also}"
+                f"axis {axis} must be {dim}"
             )
     if 0 in shape and max(shape) > MAX_EMPTY_EXTENT:
         raise InvalidTensor(

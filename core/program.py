@@ -51,6 +51,7 @@ class ProgramKey:
     precision: str = FP32
     choices: Choices = ()
     quantisation: str = ""  # text of a ``Quantisation``, in INT8
+    is_loose: bool = False  # in ONNX Runtime as one operator, with outputs of any extents
 
     @property
     def specs(self) -> dict[str, TensorType]:

@@ -41,13 +41,16 @@ class Compiled:
 
     def to_run(self, shape_class: ShapeClass, batch_size: int) -> PlanToRun:
         """Return the plan that a server runs for batches of one size of a shape class."""
-        inputs = shape_class.inputs
-        if self.imported.report.batch is not None:
+        inputs, is_alone = shape_class.inputs, shape_class.is_alone
+        if self.imported.report.batch is not None and not is_alone:
             inputs = tuple(
                 (name, TensorType(spec.dtype, (batch_size, *spec.shape[1:])))
                 for name, spec in inputs
             )
-        program = ProgramKey(self.imported.digest, inputs, shape_class.static)
+        digest, static = self.imported.digest, shape_class.static
+        program = ProgramKey(digest, inputs, static, is_loose=is_alone)
+        if is_alone:
+            return PlanToRun(program)
         schedule = self.schedules.get(batch_size)
         profiled = self.imported.program(batch_size)
         if schedule is None or not schedule.provenance.promoted:

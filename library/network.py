@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from braid.core.cover import Cover
-from braid.core.errors import PreconditionFailed
+from braid.core.errors import OtherExtents, PreconditionFailed
 from braid.core.inputs import ShapeClass, check_inputs
 from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import tensor_of
@@ -157,10 +157,10 @@ class Network:
             route = None if self.static_inputs else self._routes.get(inputs.looks)
             if route is None:
                 route = self._route(inputs)
-            if route.is_whole:
-                results = self._run(route.batches[0], inputs.tensors)
-            else:
-                results = self._run_in_parts(route.batches, inputs.tensors)
+            try:
+                results = self._results(route, inputs)
+            except OtherExtents:
+                results = self._results(self._route(inputs, is_alone=True), inputs)
         if self._lengths is not None and length is not None:
             results = self._lengths.cut(results, length)
         if len(self.outputs) == 1:
@@ -171,6 +171,11 @@ class Network:
             for name in self.outputs
         }
 
+    def _results(self, route: _Route, inputs: GivenInputs) -> dict[str, Tensor]:
+        if route.is_whole:
+            return self._run(route.batches[0], inputs.tensors)
+        return self._run_in_parts(route.batches, inputs.tensors)
+
     def _strings_run(self, inputs: GivenInputs) -> Any:
         """Run a model that takes or gives strings on all rows at once, as a server does."""
         self._check_open()
@@ -178,12 +183,13 @@ class Network:
         models, digest = self._device.models, self._compiled.imported.digest
 
         def run() -> dict[str, Any]:
-            model = models.model(digest)
             feeds = {
                 name: given.numpy() if isinstance(given, Tensor) else given
                 for name, given in inputs.tensors.items()
             }
-            results = run_named(model.template, model.weights, feeds)
+            loose = models.loose(digest)
+            assert loose is not None, "a model with strings is one operator"
+            results = run_named(*loose, feeds)
             return {name: np.asarray(result) for name, (result, _) in results.items()}
 
         arrays = self._device.call(run)
@@ -234,15 +240,16 @@ class Network:
         if self._is_closed:
             raise PreconditionFailed(f"the network {self.name} is closed")
 
-    def _route(self, inputs: GivenInputs) -> _Route:
+    def _route(self, inputs: GivenInputs, *, is_alone: bool = False) -> _Route:
         """Check inputs and find the plans for their shapes."""
         self._check_open()
-        shape_class, all_rows = check_inputs(self, inputs.unchecked())
+        shape_class, all_rows = check_inputs(self, inputs.unchecked(), is_alone=is_alone)
         planned = self._planned.get(shape_class)
         like, batches, first = planned or self._main, list[_Batch](), 0
         while first < all_rows or not batches:
             left = max(all_rows - first, 1)
-            size = like.batch_sizes[like.cover.first(left)] if self.batched else 1
+            is_cut = self.batched and not shape_class.is_alone
+            size = like.batch_sizes[like.cover.first(left)] if is_cut else 1
             if planned is None and all_rows and self.other_shapes.takes_rows:
                 size = all_rows
             rows = min(all_rows - first, size)

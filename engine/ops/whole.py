@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from braid.core.allowance import usable_memory_bytes
-from braid.core.errors import InvalidRequest
+from braid.core.errors import InvalidRequest, OtherExtents
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import Dim, TensorType
 from braid.engine.ops.dtypes import (
@@ -96,11 +96,11 @@ class WholeModel:
         """Refuse results of other shapes than were seen when the model was imported.
 
         Raises:
-            InvalidRequest: naming the first such output.
+            OtherExtents: naming the first such output.
         """
         for name, result, wanted in zip(self.outputs, results, specs, strict=True):
             if not (self.is_untried or wanted.takes(result.shape)):
-                raise InvalidRequest(
+                raise OtherExtents(
                     f"output {name!r} is {list(result.shape)} for this content, not "
                     f"{list(wanted.shape)} as when the model was imported"
                 )
@@ -155,6 +155,8 @@ def run_arrays(
             if (refusal := refused_values(error, whole.origins)) is not None:
                 raise refusal from error
             line = str(error).strip().partition("\n")[0]
+            if " : INVALID_ARGUMENT : " in line:
+                raise InvalidRequest(f"ONNX Runtime: {line}") from error
             raise RuntimeError(f"ONNX Runtime: {line}") from error
     whole.check(results, specs)
     return results
@@ -256,16 +258,19 @@ def loose_graph(template: OpGraph, model: Tensor) -> tuple[OpGraph, dict[str, Te
     """Return the graph that runs a template's ``model`` whole, results of any shape, and its bytes.
 
     Args:
-        template: with specs of its outputs.
+        template: with specs of its outputs. Names of its extents are not kept.
         model: the file, UINT8.
     """
-    names = {dim for spec in template.inputs.values() for dim in spec.shape}
     specs = {name: template.spec(value) for name, value in template.outputs.items()}
-    outputs = {
-        name: TensorType(spec.dtype, named_axes(name, [None] * len(spec.shape), names))
-        for name, spec in specs.items()
-    }
-    return whole_graph(template.name, template.inputs, outputs, model, {"is_untried": True})
+    inputs = {name: _open(f"{name}<", spec) for name, spec in template.inputs.items()}
+    outputs = {name: _open(f"{name}>", spec) for name, spec in specs.items()}
+    stated = next((unit.attributes for unit in template.operators if unit.kind == KIND), {})
+    kept = {key: stated[key] for key in ("loops", "origins", "longest") if key in stated}
+    return whole_graph(template.name, inputs, outputs, model, {**kept, "is_untried": True})
+
+
+def _open(name: str, spec: TensorType) -> TensorType:
+    return TensorType(spec.dtype, tuple(f"{name}{axis}" for axis in range(len(spec.shape))))
 
 
 def attributes_of(unit: Operator) -> WholeModel:

@@ -35,7 +35,7 @@ from braid.engine.importer.host.report import MODEL_FILE
 from braid.engine.link.messages import ModelMemory
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import empty_of, torch_dtype
-from braid.engine.ops.whole import loose_graph, output_specs
+from braid.engine.ops.whole import KIND, loose_graph, output_specs
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.fusing import fuse_quantised
@@ -81,7 +81,7 @@ class LoadedModel:
     """Constants of programs that are not among the weights."""
     content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that it takes
     takes_any_shape: bool = False
-    loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # for tensors without elements
+    loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # ``ModelTable.loose``
 
     def shared(self) -> Iterator[Tensor]:
         """Weights in all layouts."""
@@ -265,19 +265,23 @@ class ModelTable:
         """Static graph of a program in the types of the model's file, and its constants."""
         model = self.model(key.digest)
         template, weights, static = model.template, model.weights, static_tensors(key)
-        has_nothing = any(0 in spec.shape for spec in key.specs.values())
-        if has_nothing and (loose := self._loose(key.digest)) is not None:
+        is_loose = key.is_loose or any(0 in spec.shape for spec in key.specs.values())
+        if is_loose and (loose := self.loose(key.digest)) is not None:
             (template, weights), static = loose, {}
         graph, constants = specialise(template, weights, key.specs, static, self._pause)
         return fuse_static(graph, constants), constants
 
-    def _loose(self, digest: str) -> tuple[OpGraph, Mapping[str, Tensor]] | None:
+    def loose(self, digest: str) -> tuple[OpGraph, Mapping[str, Tensor]] | None:
         """Return a model as one operator of ONNX Runtime, whose results may have any shape.
 
-        For tensors without elements: what kernels make of these is not what ONNX Runtime does.
-        None if the artefact keeps no file for it, or one with external data.
+        For tensors without elements: what kernels make of these is not what ONNX Runtime does. And
+        for extents that the file names alike, but that differ. None if the artefact keeps no file
+        for it, or one with external data.
         """
         model = self.model(digest)
+        whole = [unit.inputs[0] for unit in model.template.operators if unit.kind == KIND]
+        if model.loose is None and whole:
+            model.loose = loose_graph(model.template, model.weights[whole[0]])
         if model.loose is None:
             try:
                 with opened_file(model.artefact, model.file_digest) as path:

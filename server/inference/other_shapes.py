@@ -228,7 +228,8 @@ class OtherShapes:
         releasing.add_done_callback(self._releasing.discard)
 
     def _session_at(self, key: Key) -> Executable | None:
-        if self._session is None or any(0 in spec.shape for _, spec in key[0].inputs):
+        has_nothing = any(0 in spec.shape for _, spec in key[0].inputs)
+        if self._session is None or has_nothing or key[0].is_alone:
             return None
         return self._at(key, self._session)
 

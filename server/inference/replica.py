@@ -204,6 +204,8 @@ class ModelReplica:
         """
         if request.is_empty:
             return NoRows(request.shape_class)
+        if request.shape_class.is_alone:
+            return request.shape_class
         lane, unpadded = self._lanes_of(request)
         if request.rows > MANY * self.batch_sizes[-1] and self._runs_at_once(request, lane):
             return ManyRows(request.shape_class)
@@ -264,6 +266,8 @@ class ModelReplica:
     def _new_table(self, lane: Hashable) -> LatencyTable:
         if lane == self.profiled:
             return LatencyTable(self.batch_sizes, self.shape_times)
+        if _is_alone(lane):
+            return LatencyTable((1,))
         if sizes := [size for of, size in self._profiled if of == lane]:
             return LatencyTable(sizes, self.shape_times)
         of_rows = (1, MOST_ROWS) if isinstance(lane, ManyRows) else self.batch_sizes
@@ -281,7 +285,7 @@ class ModelReplica:
             self.batch_sizes = tuple(sorted((*self.batch_sizes, batch_size)))
             others = {shape_class for shape_class, _ in self._profiled} - {self.profiled}
             for lane, table in self._latencies.items():
-                if lane not in others:
+                if lane not in others and not _is_alone(lane):
                     table.add(batch_size)
         self.latencies(of or self.profiled).expect(batch_size, latency_us / 1e6)
 
@@ -544,13 +548,13 @@ class ModelReplica:
         self, shape_class: ShapeClass, batch_size: int, schedule: Schedule | None = None
     ) -> PlanToRun:
         """Return the plan for batches of one size: a schedule's, or the sequential one."""
-        inputs = shape_class.inputs
-        if self.batched:
+        inputs, is_alone = shape_class.inputs, shape_class.is_alone
+        if self.batched and not is_alone:
             inputs = tuple(
                 (name, TensorType(spec.dtype, (batch_size, *spec.shape[1:])))
                 for name, spec in inputs
             )
-        program = ProgramKey(self.digest, inputs, shape_class.static)
+        program = ProgramKey(self.digest, inputs, shape_class.static, is_loose=is_alone)
         if schedule is None:
             return PlanToRun(program)
         program = as_scheduled(program, schedule)
@@ -591,6 +595,10 @@ class ModelReplica:
             if ready in self._retired:
                 self._retired.discard(ready)
                 self._releasing = asyncio.create_task(self.device.release(ready))
+
+
+def _is_alone(lane: Hashable) -> bool:
+    return isinstance(lane, ShapeClass) and lane.is_alone
 
 
 def _keys(

@@ -152,6 +152,15 @@ def check_request(model: CheckedModel, request: GivenRequest) -> CheckedRequest:
     )
 
 
+def by_itself(
+    model: CheckedModel, request: GivenRequest, checked: CheckedRequest
+) -> CheckedRequest:
+    """Return a request that shares no batch, and whose outputs may have any extents."""
+    inputs = named_inputs(model, request.inputs)
+    shape_class, rows = check_inputs(model, inputs, is_alone=True)
+    return replace(checked, shape_class=shape_class, rows=rows, is_empty=False)
+
+
 def with_strings(
     model: CheckedModel, request: GivenRequest, checked: CheckedRequest
 ) -> Work[CheckedRequest]:

@@ -267,7 +267,7 @@ def _outputs(
 ) -> Work[dict[str, OutputTensor]]:
     places, axes, outputs = run.ready.layout.outputs, run.model.output_axes, {}
     for name in piece.request.outputs:
-        axis = axes.get(name)
+        axis = None if run.shape_class.is_alone else axes.get(name)
         outputs[name] = yield from _cut(memory, run, places[name], axis, row, piece.rows)
         if run.model.lengths.axes:
             outputs[name] = _shortened(piece, run, name, outputs[name])

@@ -20,13 +20,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic, perf_counter
 from typing import Any, Protocol, TypeVar
 
 import grpc
 from google.protobuf.descriptor import Descriptor
 
-from braid.core.errors import BraidError, DeadlineExceeded, RequestCancelled
+from braid.core.errors import BraidError, DeadlineExceeded, OtherExtents, RequestCancelled
 from braid.core.pieces import Turns, Work
 from braid.core.strings import Strings
 from braid.server.inference.call_memory import Account, Answer, CallMemory, Charge, LaterReply
@@ -35,6 +36,7 @@ from braid.server.inference.requests import (
     CheckedRequest,
     GivenRequest,
     InferenceResult,
+    by_itself,
     check_request,
     in_own_shapes,
     with_strings,
@@ -255,7 +257,12 @@ class TensorService:
         queued = replicas.choose(checked)
         served = progress.served = queued.replica
         progress.series = progress.resolved.metrics.on(served.device.name)
-        result = await queued.batcher.submit(served, checked, progress.series, deadline)
+        submit = partial(queued.batcher.submit, served)
+        try:
+            result = await submit(checked, progress.series, deadline)
+        except OtherExtents:  # than its import has seen
+            checked = by_itself(served, given, checked)
+            result = await submit(checked, progress.series, deadline)
         progress.result = result
         reply: bytes | LaterReply | None = result.reply
         if reply is None:

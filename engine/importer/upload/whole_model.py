@@ -11,8 +11,7 @@ refused. A model that takes none of what is tried serves untried.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import onnx
@@ -86,7 +85,10 @@ def as_one_unit(
             against.append(f"ONNX Runtime, which could serve it whole, refuses it: {_said(error)}")
     if against:
         raise UnsupportedOperators((*against, *reasons))
-    axes, untried = _probed(model, session, Probe(inputs, open_reference(), samples), given)
+    declared = {output.name: _declared(output) for output in model.graph.output}
+    by_content = outputs_by_content(_inlined(model).graph)
+    probe = Probe(inputs, open_reference(), samples, declared, by_content)
+    axes, untried = _probed(session, probe, given)
     refusing = _REFUSAL.search(untried)
     if untried and not (refusing and refusing[1] in _by_integers(model, inputs)):
         raise UnsupportedOperators((*reasons, untried))
@@ -95,52 +97,26 @@ def as_one_unit(
 
 
 def _probed(
-    model: onnx.ModelProto,
-    session: Any,
-    probe: Probe,
-    given: Mapping[str, tuple[int, ...]],
+    session: Any, probe: Probe, given: Mapping[str, tuple[int, ...]]
 ) -> tuple[FoundAxes, str]:
     """Specs of inputs and outputs, and why no run has shown them ("" if one has)."""
-    inputs = probe.inputs
-    declared = {output.name: _declared(output) for output in model.graph.output}
-    names = {dim for spec in inputs.values() for dim in spec.shape}
     try:
-        axes = probe.run(given)
+        return probe.run(given), ""
     except ModelImportError as error:
+        inputs, declared = probe.inputs, probe.declared
+        names = {dim for spec in inputs.values() for dim in spec.shape}
         dtypes = {output.name: _dtype(output.type) for output in session.get_outputs()}
         outputs = {
             name: TensorType(dtypes[name], named_axes(name, [None] * len(dims), names))
             for name, dims in declared.items()
         }
         return FoundAxes(inputs, outputs, has_ranks=False), str(error)
-    by_content = outputs_by_content(_inlined(model).graph)
-    lengths = any("INT" in spec.dtype for spec in inputs.values())
-    outputs = {}
-    for name, spec in axes.outputs.items():
-        dims: Iterable[Dim | None] = spec.shape
-        if name in by_content or lengths:
-            dims = _stated(spec.shape, declared[name], is_sure=name not in by_content)
-        outputs[name] = TensorType(spec.dtype, named_axes(name, dims, names))
-    return replace(axes, outputs=outputs), ""
 
 
 def _by_integers(model: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> set[str]:
     """Kinds of operators that another content of integers or strings may satisfy."""
     names = [name for name, spec in inputs.items() if "FP" not in spec.dtype]
     return kinds_by_content(_inlined(model).graph, names)
-
-
-def _stated(
-    shape: Sequence[Dim], declared: Sequence[Dim | None], *, is_sure: bool
-) -> Iterator[Dim | None]:
-    """Extents of an output that runs have shown, None where the file states another.
-
-    Unless ``is_sure``, also None where it states nothing: runs show what their content makes.
-    """
-    for axis, dim in enumerate(shape):
-        stated = declared[axis] if axis < len(declared) else None
-        is_same = stated == dim or (is_sure and (stated is None or isinstance(dim, int)))
-        yield dim if is_same else None
 
 
 def _declared(output: onnx.ValueInfoProto) -> list[Dim | None]:

@@ -1,20 +1,24 @@
 """Runs of a model that is served whole, to find which extents its outputs follow.
 
 likely shapes ──runs at?──> Example ──each open extent changed──> specs of inputs and outputs
+
+An extent is fixed, or follows an input's, if the file states that and no run contradicts, or if
+runs show it: those at other extents of all inputs, of an output whose lengths no content decides.
+Any other stays open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from braid.core.errors import ModelImportError
 from braid.core.graph import OpGraph
-from braid.core.tensor import Dim, TensorType
+from braid.core.tensor import BATCH, Dim, TensorType
 from braid.engine.importer.host.samples import Arrays
 from braid.engine.importer.verification.example_inputs import GIVE_SAMPLES, Example, drawable
 from braid.engine.importer.verification.given_samples import runs_on_samples
@@ -28,7 +32,7 @@ _MOST_TRIALS = 100
 Extents = Mapping[str, int]
 
 OutputDims = dict[str, list[Dim | None]]
-"""Shapes of outputs; None: an extent that differs between runs."""
+"""Shapes of outputs; None: an extent that differs between runs, or that the file does not state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Probe:
     inputs: Mapping[str, TensorType]
     reference: ReferenceModel
     samples: Arrays  # tried in place of made-up content
+    declared: OutputDims = field(default_factory=dict)  # as the file states them
+    by_content: Collection[str] = ()  # outputs whose extents content may decide
 
     def run(self, given: Mapping[str, tuple[int, ...]]) -> FoundAxes:
         """Find specs of inputs and outputs.
@@ -79,17 +85,15 @@ class Probe:
         """
         base = self._extents(example)
         runs = self._on_other_content(example)
-        first = _shared(runs)
-        followed = {output: list(dims) for output, dims in first.items()}
+        seen = [(base, _shared(runs))]
 
         def runs_elsewhere(*symbols: str) -> bool:
-            """Give these symbols one other extent, and see what follows the first of them."""
+            """Give these symbols one other extent, and see what the outputs are then."""
             extent = base[symbols[0]]
             for other in (extent + 1, extent * 2):
-                then = self._elsewhere(example, {**base, **dict.fromkeys(symbols, other)})
-                if then is not None:
-                    for output, dims in first.items():
-                        _follow(followed[output], symbols[0], (extent, other), dims, then[output])
+                extents = {**base, **dict.fromkeys(symbols, other)}
+                if (then := self._elsewhere(example, extents)) is not None:
+                    seen.append((extents, then))
                     return True
             return False
 
@@ -103,15 +107,33 @@ class Probe:
             name: TensorType(spec.dtype, tuple(names.get(dim, dim) for dim in spec.shape))
             for name, spec in self.inputs.items()
         }
-        if fixed:  # nothing shows what follows these extents
-            followed = {output: [None] * len(dims) for output, dims in followed.items()}
         taken = {dim for spec in inputs.values() for dim in spec.shape}
-        specs = {
-            output: TensorType(spec.dtype, named_axes(output, followed[output], taken))
-            for output, spec in runs[0].items()
-        }
-        ranks = [{len(run[output].shape) for run in runs} for output in first]
+        specs = {}
+        for output, spec in runs[0].items():
+            is_shown = not fixed and output not in self.by_content
+            dims = [
+                None if dim is None else names.get(dim, dim)
+                for dim in self._dims(output, seen, is_shown=is_shown)
+            ]
+            specs[output] = TensorType(spec.dtype, named_axes(output, dims, taken))
+        ranks = [{len(run[output].shape) for run in runs} for output in specs]
         return FoundAxes(inputs, specs, all(len(some) == 1 for some in ranks))
+
+    def _dims(
+        self, output: str, seen: Sequence[tuple[Extents, OutputDims]], *, is_shown: bool
+    ) -> Iterator[Dim | None]:
+        """Extents of an output by what the file states and what was seen at extents of inputs."""
+        base, first = seen[0]
+        declared, rank = self.declared.get(output, []), len(first[output])
+        stated = declared if len(declared) == rank else [None] * rank
+        for axis, dim in enumerate(stated):
+            found = [
+                (extents, dims[output][axis] if len(dims[output]) == rank else None)
+                for extents, dims in seen
+            ]
+            wanted = [dim, *([found[0][1], *base] if is_shown else [])]
+            # a name that is of no input's stays, for an extent that is open
+            yield next((one for one in wanted if _fits(one, found)), _as_name(dim, base))
 
     def _by_axis(self, symbols: Sequence[str]) -> list[list[str]]:
         """Those of the symbols that name the same axis of several inputs."""
@@ -191,26 +213,13 @@ def _common(shapes: Sequence[Sequence[Dim]]) -> list[Dim | None]:
     return [some[0] if len(set(some)) == 1 else None for some in zip(*shapes, strict=True)]
 
 
-def _follow(
-    followed: list[Dim | None],
-    symbol: str,
-    extents: tuple[int, int],
-    before: Sequence[Dim | None],
-    after: Sequence[Dim | None],
-) -> None:
-    """Write the symbol where an output's extent follows it, None where it changes in another way.
+def _fits(dim: Dim | None, found: Iterable[tuple[Extents, Dim | None]]) -> bool:
+    """Whether an extent is a number, or an input's extent, in all that was found."""
+    return dim is not None and all(
+        extent == (extents.get(dim) if isinstance(dim, str) else dim) for extents, extent in found
+    )
 
-    Args:
-        followed: of the output, to be written.
-        symbol: that had the first of ``extents`` ``before``, the other one ``after``.
-        extents: see there.
-        before: shape of the output; None: of any extent.
-        after: the same.
-    """
-    if len(before) != len(after):
-        followed[:] = [None] * len(followed)
-        return
-    for axis, change in enumerate(zip(before, after, strict=True)):
-        if change[0] is not None and change[0] != change[1]:
-            is_free = isinstance(followed[axis], int)
-            followed[axis] = symbol if is_free and change == extents else None
+
+def _as_name(dim: Dim | None, taken: Container[str]) -> str | None:
+    """The file's name of an extent, unless it stands for another one here."""
+    return dim if isinstance(dim, str) and dim != BATCH and dim not in taken else None

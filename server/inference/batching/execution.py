@@ -225,7 +225,7 @@ class DeviceExecution:
                     ready.heap_bytes += lacking_bytes + lacking_bytes // HEAP_MARGIN
                     return None
             model.ran(run.shape_class, run.size, ready, compute_us / 1e6)
-            if model.lengths.axes:
+            if model.lengths.axes and not run.shape_class.is_alone:
                 for piece in run.pieces:
                     model.buckets.count(piece.request.shape_class, piece.rows, run.shape_class)
                     model.padding_check.ran(piece.request, run.shape_class)
