@@ -283,11 +283,13 @@ class ModelTable:
         if model.loose is None and whole:
             model.loose = loose_graph(model.template, model.weights[whole[0]])
         if model.loose is None:
+            from braid.engine.onnx.division import guarded_bytes  # onnx comes along
+
             try:
                 with opened_file(model.artefact, model.file_digest) as path:
                     if path.parent != model.artefact:  # its data lies in other files
                         return None
-                    data = in_thread(path.read_bytes, self._pause)
+                    data = in_thread(lambda: guarded_bytes(path.read_bytes()), self._pause)
             except PreconditionFailed:
                 return None
             model.loose = loose_graph(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -36,7 +37,7 @@ def test_an_answer_does_not_depend_on_who_else_asks(server: ServerProcess, name:
     session = onnxruntime.InferenceSession(case.build().SerializeToString())
     feeds = [feed for seed in range(8) for feed in case.feeds(seed)]
 
-    def ask(feed: Feed) -> np.ndarray:
+    def ask(feed: Feed) -> np.ndarray[Any, Any]:
         with server.client() as client:
             return client.infer(name, feed).outputs["y"]
 
