@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import re
 import stat
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath
 from typing import IO, BinaryIO, Self
 
 PIECE_BYTES = 1 << 20
@@ -75,8 +76,8 @@ class ModelFile:
         return digest.hexdigest()
 
     def _zipped(self) -> Iterator[bytes]:
-        names = [(self.model, name_of_model(self.model.name))]
-        names += [(path, path.relative_to(self.model.parent).as_posix()) for path in self.data]
+        data = {path: path.relative_to(self.model.parent).as_posix() for path in self.data}
+        names = [(self.model, name_of_model(self.model.name, data.values())), *data.items()]
         with ZipOfFiles() as files:
             for path, inside in names:
                 files.begin(inside)
@@ -122,9 +123,12 @@ class ZipOfFiles:
             self._member.close()
 
 
-def name_of_model(name: str) -> str:
-    """Return the name of a model file in its zip."""
-    return name if _MODEL_NAME.fullmatch(name) else "model.onnx"
+def name_of_model(name: str, others: Collection[str]) -> str:
+    """Return the name of a model file in its zip, beside ``others``."""
+    name = name if _MODEL_NAME.fullmatch(name) else "model.onnx"
+    while name in others:
+        name = f"_{name}"
+    return name
 
 
 def with_its_data(model: Path, *, links: bool = False) -> ModelFile:
@@ -140,22 +144,39 @@ def with_its_data(model: Path, *, links: bool = False) -> ModelFile:
             to do.
         OSError: the model cannot be read.
     """
+    named = {name_inside(place): place for place in places_of_data(model)}
+    named.pop(model.name, None)
+    data = tuple(_beside(model, *each, links) for each in sorted(named.items()))
+    return ModelFile(model, data)
+
+
+def places_of_data(model: Path) -> frozenset[str]:
+    """Return the locations of external data, as a model file states them.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     with _opened(model) as file:
         size = min(os.fstat(file.fileno()).st_size, _MOST_BYTES)
-        names = sorted(set(_locations(file, "model", 0, size, 0)) - {model.name})
-    return ModelFile(model, tuple(_beside(model, name, links) for name in names))
+        return frozenset(_locations(file, "model", 0, size, 0))
 
 
-def _beside(model: Path, name: str, links: bool) -> Path:
-    inside = PurePosixPath(name)
-    if inside.is_absolute() or ".." in inside.parts or "\\" in name or name[1:2] == ":":
+def name_inside(place: str) -> str:
+    """Return a location as a name in the model's folder, without detours; "" if it leads out."""
+    name = posixpath.normpath(place)
+    leads_out = name in (".", "..") or name.startswith(("/", "../")) or "\\" in name
+    return "" if leads_out or PurePath(place).anchor else name
+
+
+def _beside(model: Path, inside: str, name: str, links: bool) -> Path:
+    if not inside:
         raise ValueError(
             f"{model} keeps weights in {name!r}, outside its folder; save it again with its data "
             "beside it: onnx.save_model(onnx.load(FILE), FILE, save_as_external_data=True, "
             "location='NAME.data')"
         )
     path = model.parent
-    for part in inside.parts:
+    for part in inside.split("/"):
         path /= part
         if path.is_symlink() and not links:
             raise ValueError(

@@ -4,8 +4,8 @@
     the bytes of all files, one after another ─> chunks, footer       at most 1 MiB in memory
 
 The line holds the fields of the form and names and sizes of the files. Several files become the zip
-that the client would make of them. With ``"check": true`` only the beginning of the first file
-follows: a browser asks whether it would be refused before it sends gigabytes.
+that the client would make of them. With ``"check": true`` only the beginnings of the first file and
+of all .onnx files follow: a browser asks whether they would be refused before it sends gigabytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +44,11 @@ MAX_FILES = 2000
 CHECKED_BYTES = HEAD_BYTES + 1
 """Bytes of a model's beginning that come with ``"check": true``."""
 
+_ONE_MODEL = (
+    "several files are one model NAME.onnx and its external data; choose one model, and beside it "
+    "only the files that it names"
+)
+
 _ADMIN = wire.DESCRIPTOR.services_by_name["AdminService"].full_name
 REGISTER = Operation(
     *("POST", url("register"), "RegisterModel", "Register a model"), service=_ADMIN
@@ -61,6 +66,10 @@ class GivenFile:
 
     name: str  # of several files, as the model names it
     size_bytes: int
+
+    @property
+    def is_onnx(self) -> bool:
+        return self.name.lower().endswith(".onnx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +102,7 @@ class Register(AnswerOperation):
         if form.size_bytes > self._max_bytes:
             raise UploadTooLarge(self._max_bytes)
         if form.is_check:
-            await _check_beginning(form.files[0], body)
+            await _check_beginnings(form.files, body)
             return JSONResponse({}, headers=call.headers())
         async with aclosing(_messages(form, body)) as messages:
             answer = await self._register(messages, context)
@@ -161,12 +170,8 @@ def _files(given: object) -> tuple[GivenFile, ...]:
         files.append(GivenFile(name, size))
     if len({file.name for file in files}) < len(files):
         raise InvalidUpload("two of these files have one name; choose those of one folder")
-    models = [file for file in files if file.name.lower().endswith(".onnx")]
-    if len(files) > 1 and models != files[:1]:
-        raise InvalidUpload(
-            "several files are one model NAME.onnx and its external data; choose one .onnx file, "
-            "and beside it only the files that it names"
-        )
+    if len(files) > 1 and not files[0].is_onnx:
+        raise InvalidUpload(_ONE_MODEL)
     return tuple(files)
 
 
@@ -213,16 +218,26 @@ class FormBody:
         return taken
 
 
-async def _check_beginning(file: GivenFile, body: FormBody) -> None:
-    """Check the beginning of a file, all of a short one.
+async def _check_beginnings(files: Sequence[GivenFile], body: FormBody) -> None:
+    """Check the beginning of the model, all of a short one, and that no other file is a model.
 
     Raises:
-        InvalidUpload: the file cannot be a model.
+        InvalidUpload: no file can be a model, or several can.
     """
-    first = FirstBytes()
-    async for piece in body.pieces(min(file.size_bytes, CHECKED_BYTES)):
-        first.take(piece)
-    first.end()
+    refused: list[InvalidUpload] = []
+    checked = [file for at, file in enumerate(files) if not at or file.is_onnx]
+    for file in checked:
+        first = FirstBytes()
+        pieces = [piece async for piece in body.pieces(min(file.size_bytes, CHECKED_BYTES))]
+        try:
+            first.take(b"".join(pieces))
+            first.end()
+        except InvalidUpload as error:
+            refused.append(error)
+    if len(refused) == len(checked):
+        raise refused[0]
+    if len(refused) < len(checked) - 1:
+        raise InvalidUpload(_ONE_MODEL)
 
 
 class _Packing:
@@ -258,8 +273,9 @@ async def _messages(
     yield wire.RegisterModelRequest(header=form.header)
     packing = _Packing(is_zip=len(form.files) > 1)
     try:
+        others = {file.name for file in form.files[1:]}
         for at, file in enumerate(form.files):
-            packing.begin(file.name if at else name_of_model(file.name))
+            packing.begin(file.name if at else name_of_model(file.name, others))
             async for piece in body.pieces(file.size_bytes):
                 chunk = await asyncio.to_thread(packing.add, piece)
                 yield wire.RegisterModelRequest(chunk=chunk)
