@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from braid_client.proxies import proxy_to
+
 if TYPE_CHECKING:
     from braid_client.records import Job
 
@@ -165,18 +167,20 @@ ERROR_CLASSES: Mapping[grpc.StatusCode, type[BraidError]] = {
 _BY_NUMBER: Mapping[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def error_of_call(call: grpc.RpcError, not_found: type[NotFound] = NotFound) -> BraidError:
+def error_of_call(call: grpc.RpcError, not_found: type[NotFound], address: str) -> BraidError:
     """Translate a failed call.
 
     Args:
         call: what ``grpc`` or ``grpc.aio`` raised, or a call that has failed.
         not_found: class for NOT_FOUND; the caller knows what it asked for.
+        address: of the server, as the caller names it.
     """
     pairs: Iterable[Any] = call.trailing_metadata() or ()
     trailing = dict(pairs)
+    is_answered = REQUEST_ID in trailing or call.code() not in _WITHOUT_ANSWER
     return make_error(
         call.code(),
-        call.details() or "",
+        (call.details() or "") + ("" if is_answered else of_proxy(address)),
         not_found=not_found,
         request_id=_text(trailing.get(REQUEST_ID)),
         retry_after_s=_seconds(_text(trailing.get(RETRY_AFTER_MS))),
@@ -209,6 +213,14 @@ def make_error(
         retry_after_s=retry_after_s,
     )
 
+
+def of_proxy(address: str) -> str:
+    """Return what a message says of the proxy on the way to a server; "" if there is none."""
+    proxy = proxy_to(address)
+    return proxy and f" (through the proxy {proxy}; name the server in NO_PROXY to go around it)"
+
+
+_WITHOUT_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 _REMEDIES = {
     re.compile(r"Trying to connect an http1\.x server|Failed parsing HTTP/2"): (

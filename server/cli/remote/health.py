@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +16,10 @@ from braid.server.cli.connection import Subparsers, add_address, connect, tls_hi
 from braid.server.cli.parser import seconds
 from braid.server.servicers.health import DEVICES
 from braid_client import BraidError
+from braid_client.errors import of_proxy
+from braid_client.rpcs import channel_options
+
+PAUSE_S = 0.1
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -26,7 +31,11 @@ def add_parser(subparsers: Subparsers) -> None:
         help="liveness, or a model's name (default: whether the server takes requests)",
     )
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="default: 3"
+        "--timeout",
+        metavar="SECONDS",
+        type=seconds,
+        default=3.0,
+        help="for the server to be ready (default: 3)",
     )
     parser.add_argument(
         "--json",
@@ -37,20 +46,17 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask once and print the status; the exit code is 0 if the server is healthy."""
-    tls = tls_of(args)
+    """Print the status; the exit code is 0 if the server is healthy in time."""
+    tls, options = tls_of(args), channel_options(args.address)
     with (
-        grpc.insecure_channel(args.address)
+        grpc.insecure_channel(args.address, options)
         if tls is None
-        else grpc.secure_channel(args.address, tls.credentials())
+        else grpc.secure_channel(args.address, tls.credentials(), options)
     ) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
         try:
-            answer, call = stub.Check.with_call(
-                health_pb2.HealthCheckRequest(service=args.service), timeout=args.timeout
-            )
+            answer, call = _ready(health_pb2_grpc.HealthStub(channel), args)
         except grpc.RpcError as error:
-            reason = error.code().name.lower().replace("_", " ")
+            reason = error.code().name.lower().replace("_", " ") + of_proxy(args.address)
             hint = tls_hint(args) if error.code() is grpc.StatusCode.UNAVAILABLE else ""
             print(f"braid health: {hint or f'{args.address}: {reason}'}", file=sys.stderr)
             return 1
@@ -62,6 +68,18 @@ def run(args: argparse.Namespace) -> int:
         status = json.dumps(facts, indent=2)
     print(status)
     return 0 if answer.status == health_pb2.HealthCheckResponse.SERVING else 1
+
+
+def _ready(stub: health_pb2_grpc.HealthStub, args: argparse.Namespace) -> Any:
+    """Return the first answer that is healthy, or the last before the time limit, and its call."""
+    end = time.monotonic() + args.timeout
+    request = health_pb2.HealthCheckRequest(service=args.service)
+    while True:
+        answer, call = stub.Check.with_call(request, timeout=max(end - time.monotonic(), PAUSE_S))
+        is_last = time.monotonic() + PAUSE_S > end
+        if is_last or answer.status == health_pb2.HealthCheckResponse.SERVING:
+            return answer, call
+        time.sleep(PAUSE_S)
 
 
 def _of_node(args: argparse.Namespace) -> dict[str, Any]:
