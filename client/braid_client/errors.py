@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from braid_client.proxies import proxy_to
+from braid_client.proxies import of_proxy
 
 if TYPE_CHECKING:
     from braid_client.records import Job
@@ -177,10 +177,10 @@ def error_of_call(call: grpc.RpcError, not_found: type[NotFound], address: str) 
     """
     pairs: Iterable[Any] = call.trailing_metadata() or ()
     trailing = dict(pairs)
-    is_answered = REQUEST_ID in trailing or call.code() not in _WITHOUT_ANSWER
+    way = "" if REQUEST_ID in trailing else of_proxy(address)
     return make_error(
         call.code(),
-        (call.details() or "") + ("" if is_answered else of_proxy(address)),
+        f"{call.details() or ''}{way}",
         not_found=not_found,
         request_id=_text(trailing.get(REQUEST_ID)),
         retry_after_s=_seconds(_text(trailing.get(RETRY_AFTER_MS))),
@@ -213,14 +213,6 @@ def make_error(
         retry_after_s=retry_after_s,
     )
 
-
-def of_proxy(address: str) -> str:
-    """Return what a message says of the proxy on the way to a server; "" if there is none."""
-    proxy = proxy_to(address)
-    return proxy and f" (through the proxy {proxy}; name the server in NO_PROXY to go around it)"
-
-
-_WITHOUT_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 _REMEDIES = {
     re.compile(r"Trying to connect an http1\.x server|Failed parsing HTTP/2"): (

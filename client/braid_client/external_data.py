@@ -15,7 +15,7 @@ import posixpath
 import re
 import stat
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import IO, BinaryIO, Self
@@ -76,8 +76,8 @@ class ModelFile:
         return digest.hexdigest()
 
     def _zipped(self) -> Iterator[bytes]:
-        data = {path: path.relative_to(self.model.parent).as_posix() for path in self.data}
-        names = [(self.model, name_of_model(self.model.name, data.values())), *data.items()]
+        names = [(self.model, name_of_model(self.model.name))]
+        names += [(path, path.relative_to(self.model.parent).as_posix()) for path in self.data]
         with ZipOfFiles() as files:
             for path, inside in names:
                 files.begin(inside)
@@ -123,12 +123,9 @@ class ZipOfFiles:
             self._member.close()
 
 
-def name_of_model(name: str, others: Collection[str]) -> str:
-    """Return the name of a model file in its zip, beside ``others``."""
-    name = name if _MODEL_NAME.fullmatch(name) else "model.onnx"
-    while name in others:
-        name = f"_{name}"
-    return name
+def name_of_model(name: str) -> str:
+    """Return the name of a model file in its zip."""
+    return name if _MODEL_NAME.fullmatch(name) else "model.onnx"
 
 
 def with_its_data(model: Path, *, links: bool = False) -> ModelFile:
@@ -146,8 +143,7 @@ def with_its_data(model: Path, *, links: bool = False) -> ModelFile:
     """
     named = {name_inside(place): place for place in places_of_data(model)}
     named.pop(model.name, None)
-    data = tuple(_beside(model, *each, links) for each in sorted(named.items()))
-    return ModelFile(model, data)
+    return ModelFile(model, tuple(_beside(model, *each, links) for each in sorted(named.items())))
 
 
 def places_of_data(model: Path) -> frozenset[str]:

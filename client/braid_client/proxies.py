@@ -8,38 +8,34 @@ from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
-_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")  # that gRPC reads, in its order
-_EXCEPTIONS = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
-_HOST = re.compile(r"(?:(?:dns|ipv4|ipv6):)?(?://[^/]*/)?(\[[^]]*\]|[^:,]*)")
+_BEFORE_HOST = re.compile(r"(?:(?:dns|ipv4|ipv6):)?(?://[^/]*/)?")
+_PORT = re.compile(r":[0-9]+$")
 
 
 def proxy_to(address: str) -> str:
     """Return the proxy on the way to a server, as VARIABLE=HOST:PORT; "" if there is none."""
-    name = next((name for name in _VARIABLES if os.environ.get(name)), "")
-    match = _HOST.match(address)
-    host = match[1].strip("[]") if match else ""
-    if not name or address.startswith("unix") or _is_local(host) or _is_excepted(host):
+    read_by_grpc = ("grpc_proxy", "https_proxy", "http_proxy")
+    name = next(filter(os.environ.get, read_by_grpc), "")
+    host = _PORT.sub("", _BEFORE_HOST.sub("", address, 1)).strip("[]")
+    if not name or address.startswith("unix") or _goes_around(host):
         return ""
     return f"{name}={urlsplit(os.environ[name]).netloc.rpartition('@')[2]}"
 
 
-def _is_local(host: str) -> bool:
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return f".{host.lower().rstrip('.')}".endswith(".localhost")
-    address = getattr(address, "ipv4_mapped", None) or address
-    return address.is_loopback or address.is_unspecified
-
-
-def _is_excepted(host: str) -> bool:
-    listed = next((given for name in _EXCEPTIONS if (given := os.environ.get(name))), "")
+def _goes_around(host: str) -> bool:
+    exceptions = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
+    listed = os.environ.get(next(filter(os.environ.get, exceptions), ""), "")
     if proxy_bypass_environment(host, {"no": listed}):
         return True
-    for each in listed.split(","):
-        try:
-            if ip_address(host) in ip_network(each.strip(), strict=False):
-                return True
-        except ValueError:
-            continue
-    return False
+    try:
+        ip = ip_address(host.removeprefix("::ffff:"))
+        ranges = (ip_network(each.strip(), False) for each in listed.split(",") if "/" in each)
+        return ip.is_loopback or ip.is_unspecified or any(ip in each for each in ranges)
+    except ValueError:
+        return f".{host.lower().rstrip('.')}".endswith(".localhost")
+
+
+def of_proxy(address: str) -> str:
+    """Return what a message says of the proxy on the way to a server; "" if there is none."""
+    proxy = proxy_to(address)
+    return proxy and f" (through the proxy {proxy}; name the server in NO_PROXY to go around it)"

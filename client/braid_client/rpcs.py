@@ -14,15 +14,8 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from braid_client.errors import (
-    BraidError,
-    ClientClosed,
-    JobNotFound,
-    ModelNotFound,
-    NotFound,
-    ScheduleNotFound,
-    error_of_call,
-)
+from braid_client import errors
+from braid_client.errors import ClientClosed, JobNotFound, ModelNotFound, NotFound, ScheduleNotFound
 from braid_client.proxies import proxy_to
 from braid_client.retries import Attempts, Retry, RetryPolicy
 from braid_client.security import Tls
@@ -167,8 +160,8 @@ class Connection:
     def _attempts(self, rpc: Rpc, timeout_s: float | None) -> Attempts:
         return Attempts(self.retry, rpc.retry, self._timeout_s(rpc, timeout_s))
 
-    def _error(self, rpc: Rpc, failure: grpc.RpcError) -> BraidError:
-        return error_of_call(failure, rpc.not_found, self.address)
+    def _error(self, rpc: Rpc, failure: grpc.RpcError) -> errors.BraidError:
+        return errors.error_of_call(failure, rpc.not_found, self.address)
 
     def _start(self, rpc: Rpc, request: Any, timeout_s: float) -> Any:
         """Call with one request, or with an iterator of them."""

@@ -26,7 +26,6 @@ from starlette.responses import JSONResponse, Response
 from braid.compiler.options import several_shapes
 from braid.core.errors import InvalidRequest, InvalidUpload, UploadTooLarge
 from braid.server.console.rendering import url
-from braid.server.models.first_bytes import FirstBytes
 from braid.server.rpc.status import Context
 from braid.server.servicers.admin_messages import options_from_wire
 from braid.server.servicers.rest.calls import HttpCall
@@ -34,7 +33,7 @@ from braid.server.servicers.rest.operations import Operation
 from braid.server.servicers.rest.routes import AnswerOperation, RestServices
 from braid.server.store.records import check_model_name
 from braid_client.external_data import ZipOfFiles, name_of_model
-from braid_client.model_files import HEAD_BYTES
+from braid_client.model_files import HEAD_BYTES, why_no_model
 from braid_client.wire import admin_pb2 as wire
 
 FORM_BYTES = 256 << 10
@@ -66,10 +65,6 @@ class GivenFile:
 
     name: str  # of several files, as the model names it
     size_bytes: int
-
-    @property
-    def is_onnx(self) -> bool:
-        return self.name.lower().endswith(".onnx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +165,13 @@ def _files(given: object) -> tuple[GivenFile, ...]:
         files.append(GivenFile(name, size))
     if len({file.name for file in files}) < len(files):
         raise InvalidUpload("two of these files have one name; choose those of one folder")
-    if len(files) > 1 and not files[0].is_onnx:
+    if len(files) > 1 and not _is_onnx(files[0]):
         raise InvalidUpload(_ONE_MODEL)
     return tuple(files)
+
+
+def _is_onnx(file: GivenFile) -> bool:
+    return file.name.lower().endswith(".onnx")
 
 
 class FormBody:
@@ -222,22 +221,13 @@ async def _check_beginnings(files: Sequence[GivenFile], body: FormBody) -> None:
     """Check the beginning of the model, all of a short one, and that no other file is a model.
 
     Raises:
-        InvalidUpload: no file can be a model, or several can.
+        InvalidUpload: the first file cannot be a model, or another can.
     """
-    refused: list[InvalidUpload] = []
-    checked = [file for at, file in enumerate(files) if not at or file.is_onnx]
-    for file in checked:
-        first = FirstBytes()
-        pieces = [piece async for piece in body.pieces(min(file.size_bytes, CHECKED_BYTES))]
-        try:
-            first.take(b"".join(pieces))
-            first.end()
-        except InvalidUpload as error:
-            refused.append(error)
-    if len(refused) == len(checked):
-        raise refused[0]
-    if len(refused) < len(checked) - 1:
-        raise InvalidUpload(_ONE_MODEL)
+    for file in (files[0], *filter(_is_onnx, files[1:])):
+        head = [piece async for piece in body.pieces(min(file.size_bytes, CHECKED_BYTES))]
+        reason = why_no_model(b"".join(head)[:HEAD_BYTES], file.size_bytes <= HEAD_BYTES)
+        if reason if file is files[0] else not reason:
+            raise InvalidUpload(reason or _ONE_MODEL)
 
 
 class _Packing:
@@ -273,9 +263,8 @@ async def _messages(
     yield wire.RegisterModelRequest(header=form.header)
     packing = _Packing(is_zip=len(form.files) > 1)
     try:
-        others = {file.name for file in form.files[1:]}
         for at, file in enumerate(form.files):
-            packing.begin(file.name if at else name_of_model(file.name, others))
+            packing.begin(file.name if at else name_of_model(file.name))
             async for piece in body.pieces(file.size_bytes):
                 chunk = await asyncio.to_thread(packing.add, piece)
                 yield wire.RegisterModelRequest(chunk=chunk)

@@ -61,12 +61,12 @@ def test_a_model_whose_name_says_nothing_is_sent_as_an_onnx_file(tmp_path: Path)
     assert set(members(sent(path))) == {"model.onnx", "net.data"}
 
 
-def test_detours_are_left_out_and_no_name_is_taken_twice(tmp_path: Path) -> None:
-    (tmp_path / "model.onnx").write_bytes(b"w" * 16)
-    path = tmp_path / "net"
-    path.write_bytes(names_data("./model.onnx", "model.onnx", "data/../model.onnx"))
+def test_detours_are_left_out_and_no_file_is_sent_twice(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(b"w" * 16)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(names_data("./w.bin", "w.bin", "data/../w.bin"))
 
-    assert members(sent(path)) == {"_model.onnx": path.read_bytes(), "model.onnx": b"w" * 16}
+    assert members(sent(path)) == {"net.onnx": path.read_bytes(), "w.bin": b"w" * 16}
 
 
 def test_equal_files_are_sent_as_equal_bytes(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ never extracted by the zip library; links, folders above the archive and repeate
 from __future__ import annotations
 
 import errno
+import os
 import re
 import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from braid.core.errors import ModelImportError
@@ -122,41 +123,29 @@ class Archive:
                 f"the archive holds {models[0]!r}; zip the model and its data files without "
                 "folders around them"
             )
-        for name in self.names if tops else ():
-            with _placing(name):
+        try:
+            for name in self.names if tops else ():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 with (folder / name).open("xb") as file:
-                    for chunk in self.chunks(name):
-                        file.write(chunk)
-        if len(tops) > 1:
-            tops = [top for top in tops if {*tops} - {top} <= {*_data_of(folder / top).values()}]
+                    file.writelines(self.chunks(name))
+            named = {top: places_of_data(folder / top) for top in tops}
+            if len(tops) > 1:
+                tops = [top for top in tops if {*tops} - {top} <= {*map(name_inside, named[top])}]
+            for place in filter(name_inside, named[tops[0]] if tops else ()):
+                (folder / place).parent.mkdir(parents=True, exist_ok=True)  # as of a/../weights
+        except OSError as error:
+            if error.errno not in _NO_PLACE:
+                raise
+            name = os.path.relpath(str(error.filename), folder)
+            raise ModelImportError(
+                f"the archive holds {name!r} as a file and as a folder, or the name is too long"
+            ) from None
         if len(tops) != 1:
             raise ModelImportError(
                 f"a zip archive with {len(models)} .onnx files; it must hold exactly one, and the "
                 "files it names as external data (a torch checkpoint cannot be imported)"
             )
-        (model,) = tops
-        for place in _data_of(folder / model):
-            with _placing(place):  # folders of a detour, as in a/../weights
-                (folder / place).parent.mkdir(parents=True, exist_ok=True)
-        return folder / model
-
-
-def _data_of(model: Path) -> dict[str, str]:
-    """Return the names in the model's folder, by the locations that the model states."""
-    return {place: name for place in places_of_data(model) if (name := name_inside(place))}
-
-
-@contextmanager
-def _placing(name: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_PLACE:
-            raise
-        raise ModelImportError(
-            f"the archive holds {name!r} as a file and as a folder, or the name is too long"
-        ) from None
+        return folder / tops[0]
 
 
 def _check_sizes(members: list[zipfile.ZipInfo], packed: int) -> None:

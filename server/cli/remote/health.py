@@ -16,10 +16,12 @@ from braid.server.cli.connection import Subparsers, add_address, connect, tls_hi
 from braid.server.cli.parser import seconds
 from braid.server.servicers.health import DEVICES
 from braid_client import BraidError
-from braid_client.errors import of_proxy
+from braid_client.proxies import of_proxy
 from braid_client.rpcs import channel_options
 
 PAUSE_S = 0.1
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -31,11 +33,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="liveness, or a model's name (default: whether the server takes requests)",
     )
     parser.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=seconds,
-        default=3.0,
-        help="for the server to be ready (default: 3)",
+        "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="to be ready (default: 3)"
     )
     parser.add_argument(
         "--json",
@@ -53,8 +51,14 @@ def run(args: argparse.Namespace) -> int:
         if tls is None
         else grpc.secure_channel(args.address, tls.credentials(), options)
     ) as channel:
+        stub, end = health_pb2_grpc.HealthStub(channel), time.monotonic() + args.timeout
+        request = health_pb2.HealthCheckRequest(service=args.service)
         try:
-            answer, call = _ready(health_pb2_grpc.HealthStub(channel), args)
+            while True:
+                answer, call = stub.Check.with_call(request, timeout=args.timeout)
+                if answer.status == _SERVING or time.monotonic() > end:
+                    break
+                time.sleep(PAUSE_S)
         except grpc.RpcError as error:
             reason = error.code().name.lower().replace("_", " ") + of_proxy(args.address)
             hint = tls_hint(args) if error.code() is grpc.StatusCode.UNAVAILABLE else ""
@@ -67,19 +71,7 @@ def run(args: argparse.Namespace) -> int:
         facts = {"status": status, "devices": json.loads(devices), **_of_node(args)}
         status = json.dumps(facts, indent=2)
     print(status)
-    return 0 if answer.status == health_pb2.HealthCheckResponse.SERVING else 1
-
-
-def _ready(stub: health_pb2_grpc.HealthStub, args: argparse.Namespace) -> Any:
-    """Return the first answer that is healthy, or the last before the time limit, and its call."""
-    end = time.monotonic() + args.timeout
-    request = health_pb2.HealthCheckRequest(service=args.service)
-    while True:
-        answer, call = stub.Check.with_call(request, timeout=max(end - time.monotonic(), PAUSE_S))
-        is_last = time.monotonic() + PAUSE_S > end
-        if is_last or answer.status == health_pb2.HealthCheckResponse.SERVING:
-            return answer, call
-        time.sleep(PAUSE_S)
+    return 0 if answer.status == _SERVING else 1
 
 
 def _of_node(args: argparse.Namespace) -> dict[str, Any]:
