@@ -3,7 +3,7 @@
     braid-serve            the library: braid.compile
     braid-serve[server]    and what `braid serve` and the other commands take
 
-    checkout ──> the extra takes the client in the folder beside this file
+    checkout ──> holds braid_client itself: no index need have braid-client
     sdist    ──> the extra takes braid-client==VERSION, and so does that of a wheel made from it
 
 The version of both distributions stands in ``client/braid_client/version.py``.
@@ -23,7 +23,7 @@ FOLDERS = ("charts", "compiler", "core", "engine", "library", "scheduler", "serv
 VERSION = runpy.run_path(str(ROOT / "client/braid_client/version.py"))["__version__"]
 
 is_sdist = "sdist" in sys.argv or (ROOT / "PKG-INFO").exists()
-client = f"=={VERSION}" if is_sdist else f" @ {(ROOT / 'client').as_uri()}"
+bundled = [] if is_sdist else find_packages("client", include=["braid_client*"])
 
 ONE_WHEEL = not sysconfig.get_config_var("Py_GIL_DISABLED")
 """One wheel for all versions of Python: the part in C is loaded by ctypes and uses none of it."""
@@ -67,7 +67,7 @@ setup(
     ],
     extras_require={
         "server": [
-            f"braid-client{client}",
+            *([f"braid-client=={VERSION}"] if is_sdist else []),
             "grpcio>=1.81.1,<1.82",
             "grpcio-health-checking>=1.81.1,<1.82",
             "grpcio-reflection>=1.81.1,<1.82",
@@ -137,9 +137,18 @@ setup(
             f"braid.{package}"
             for package in find_packages(include=[*FOLDERS, *(f"{folder}.*" for folder in FOLDERS)])
         ),
+        *bundled,
     ],
-    package_dir={"braid": "braid", **{f"braid.{folder}": folder for folder in FOLDERS}},
-    package_data={"braid": ["py.typed"], "braid.server.console": ["assets/*", "templates/*"]},
+    package_dir={
+        "braid": "braid",
+        **{f"braid.{folder}": folder for folder in FOLDERS},
+        "braid_client": "client/braid_client",
+    },
+    package_data={
+        "braid": ["py.typed"],
+        "braid.server.console": ["assets/*", "templates/*"],
+        "braid_client": ["py.typed", "wire/*.pyi"],
+    },
     include_package_data=False,  # it takes folders of assets for packages
     ext_modules=[
         Extension(

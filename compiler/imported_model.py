@@ -11,7 +11,7 @@ from pathlib import Path
 
 from braid.compiler.options import (
     AUTO_LENGTHS,
-    MAX_BATCH_SIZE,
+    LARGER_SIZES,
     MAX_SHAPES,
     NO_LENGTHS,
     ModelOptions,
@@ -58,7 +58,7 @@ class ImportedModel:
         """Batch sizes that serve beside those, if they turn out to pay."""
         if self.options.batch_sizes or not self.takes_rows or self.has_strings:
             return ()
-        return tuple(2**power for power in range(1, MAX_BATCH_SIZE.bit_length()))
+        return LARGER_SIZES
 
     @property
     def takes_rows(self) -> bool:

@@ -13,6 +13,9 @@ from braid.scheduler.options import PlannerSettings
 
 MAX_BATCH_SIZE = 4096
 MAX_BATCH_SIZES = 32
+LARGER_SIZES = tuple(2**power for power in range(1, MAX_BATCH_SIZE.bit_length()))
+"""Batch sizes that are tried where none were asked for."""
+
 MAX_DIMS = 16
 
 MAX_SHAPES = 16

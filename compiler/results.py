@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from braid.compiler.options import ModelOptions
+from braid.compiler.options import LARGER_SIZES, ModelOptions
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, load_graph
 from braid.core.measurement import StageLatency
@@ -89,10 +89,16 @@ class Results(ABC):
     def schedules_for(
         self, model_digest: str, options: ModelOptions, device_key: str
     ) -> list[Schedule]:
-        """Schedules that a model was compiled for with these options, on one device."""
+        """Schedules that a model was compiled for with these options, on one device.
+
+        Those of other batch sizes are of other registrations of the same bytes.
+        """
         wanted = options.planner.text, options.precision, options.accepted_error, options.samples
         stored = self.schedules_of(model_digest, device_key)
-        return [schedule for schedule in stored if _asked(schedule.key) == wanted]
+        stored = [schedule for schedule in stored if _asked(schedule.key) == wanted]
+        asked = options.batch_sizes or (1, *LARGER_SIZES)
+        own = [schedule for schedule in stored if schedule.key.batch_size in asked]
+        return own or [each for each in stored if each.key.batch_size == 1]  # it takes one row
 
     def doubt(self, doubted: Iterable[Schedule], reason: str, *, is_asked: bool) -> list[Schedule]:
         """Mark schedules as provisional; they serve until they are made again.

@@ -22,6 +22,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import grpc
@@ -29,7 +30,7 @@ import grpc.aio
 
 from braid_client import errors, rpcs
 from braid_client.aio_feed import Feed, as_async, in_threads
-from braid_client.errors import WATCH_CUT, BraidError, JobFailed, Unavailable, error_of_call
+from braid_client.errors import WATCH_CUT, BraidError, JobFailed, Unavailable
 from braid_client.messages import (
     read_answer,
     read_result,
@@ -123,7 +124,7 @@ class AsyncClient(Connection):
                 feed.unanswered -= 1
                 yield read_answer(message)
         except (grpc.RpcError, asyncio.CancelledError) as failure:
-            raise await feed.reason(failure, rpc.not_found) from None
+            raise await feed.reason(failure, partial(self._error, rpc)) from None
         finally:
             call.cancel()
         if feed.unanswered:
@@ -193,7 +194,7 @@ class AsyncClient(Connection):
                 if job is not None and job.state is JobState.UNKNOWN:
                     return  # a server that does not stop ends the watch with the job only
             except grpc.RpcError as failure:
-                error = error_of_call(failure, rpc.not_found)
+                error = self._error(rpc, failure)
             finally:
                 call.cancel()
             delay = attempts.delay_after(error)
@@ -308,7 +309,7 @@ class AsyncClient(Connection):
             try:
                 answer: admin_pb2.RegisterModelResponse = rpc.read(await call)
             except (grpc.RpcError, asyncio.CancelledError) as failure:
-                raise await feed.reason(failure, rpc.not_found) from None
+                raise await feed.reason(failure, partial(self._error, rpc)) from None
             finally:
                 call.cancel()
         return answer
@@ -320,7 +321,7 @@ class AsyncClient(Connection):
             try:
                 return rpc.read(await self._start(rpc, request, attempts.remaining_s()))
             except grpc.RpcError as failure:
-                error = error_of_call(failure, rpc.not_found)
+                error = self._error(rpc, failure)
                 delay = attempts.delay_after(error)
                 if delay is None:
                     raise error from failure

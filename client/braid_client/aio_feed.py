@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from braid_client.errors import NotFound, error_of_call
+from braid_client.errors import BraidError
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -68,20 +68,22 @@ class Feed(AsyncIterator[T]):
             self._status.set_result(status)
 
     async def reason(
-        self, failure: grpc.RpcError | asyncio.CancelledError, not_found: type[NotFound]
+        self,
+        failure: grpc.RpcError | asyncio.CancelledError,
+        error: Callable[[grpc.RpcError], BraidError],
     ) -> BaseException:
-        """Return the error to raise for a call that failed."""
+        """Return what to raise for a call that failed; ``error`` translates a status."""
         if self._failure is not None:
             return self._failure
         if isinstance(failure, asyncio.CancelledError):
             return failure
         if failure.details() != OVERWRITTEN:
-            return error_of_call(failure, not_found)
+            return error(failure)
         try:
             status = await asyncio.wait_for(self._status, PATIENCE_S)
         except TimeoutError:
-            return error_of_call(failure, not_found)
-        return error_of_call(status, not_found)
+            return error(failure)
+        return error(status)
 
 
 def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:

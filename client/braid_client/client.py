@@ -25,7 +25,6 @@ from braid_client.errors import (
     ClientClosed,
     JobFailed,
     Unavailable,
-    error_of_call,
 )
 from braid_client.messages import (
     read_answer,
@@ -149,7 +148,7 @@ class Client(Connection):
                 yield read_answer(message)
         except grpc.RpcError as failure:
             if feed.failure is None:
-                raise error_of_call(failure, rpc.not_found) from failure
+                raise self._error(rpc, failure) from failure
         finally:
             call.cancel()
         if feed.failure is not None:
@@ -258,7 +257,7 @@ class Client(Connection):
                 if job is not None and job.state is JobState.UNKNOWN:
                     return  # a server that does not stop ends the watch with the job only
             except grpc.RpcError as failure:
-                error = error_of_call(failure, rpc.not_found)
+                error = self._error(rpc, failure)
             finally:
                 call.cancel()
             delay = attempts.delay_after(error)
@@ -431,7 +430,7 @@ class Client(Connection):
             except (grpc.RpcError, grpc.FutureCancelledError) as failure:
                 if feed.failure is not None:
                     raise feed.failure from None
-                raise error_of_call(call, rpc.not_found) from failure
+                raise self._error(rpc, call) from failure
             finally:
                 call.cancel()
         return answer
@@ -443,7 +442,7 @@ class Client(Connection):
             try:
                 return rpc.read(self._start(rpc, request, attempts.remaining_s()))
             except grpc.RpcError as failure:
-                error = error_of_call(failure, rpc.not_found)
+                error = self._error(rpc, failure)
                 delay = attempts.delay_after(error)
                 if delay is None:
                     raise error from failure

@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from braid_client.proxies import of_proxy
+
 if TYPE_CHECKING:
     from braid_client.records import Job
 
@@ -167,18 +169,20 @@ ERROR_CLASSES: Mapping[grpc.StatusCode, type[BraidError]] = {
 _BY_NUMBER: Mapping[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def error_of_call(call: grpc.RpcError, not_found: type[NotFound] = NotFound) -> BraidError:
+def error_of_call(call: grpc.RpcError, not_found: type[NotFound], address: str) -> BraidError:
     """Translate a failed call.
 
     Args:
         call: what ``grpc`` or ``grpc.aio`` raised, or a call that has failed.
         not_found: class for NOT_FOUND; the caller knows what it asked for.
+        address: of the server, as the caller names it.
     """
     pairs: Iterable[Any] = call.trailing_metadata() or ()
     trailing = dict(pairs)
+    way = "" if REQUEST_ID in trailing else of_proxy(address)
     return make_error(
         call.code(),
-        call.details() or "",
+        f"{call.details() or ''}{way}",
         not_found=not_found,
         request_id=_text(trailing.get(REQUEST_ID)),
         retry_after_s=_seconds(_text(trailing.get(RETRY_AFTER_MS))),

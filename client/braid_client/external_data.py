@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import re
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath
 from typing import IO, BinaryIO, Self
 
 PIECE_BYTES = 1 << 20
@@ -140,22 +141,38 @@ def with_its_data(model: Path, *, links: bool = False) -> ModelFile:
             to do.
         OSError: the model cannot be read.
     """
+    named = {name_inside(place): place for place in places_of_data(model)}
+    named.pop(model.name, None)
+    return ModelFile(model, tuple(_beside(model, *each, links) for each in sorted(named.items())))
+
+
+def places_of_data(model: Path) -> frozenset[str]:
+    """Return the locations of external data, as a model file states them.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     with _opened(model) as file:
         size = min(os.fstat(file.fileno()).st_size, _MOST_BYTES)
-        names = sorted(set(_locations(file, "model", 0, size, 0)) - {model.name})
-    return ModelFile(model, tuple(_beside(model, name, links) for name in names))
+        return frozenset(_locations(file, "model", 0, size, 0))
 
 
-def _beside(model: Path, name: str, links: bool) -> Path:
-    inside = PurePosixPath(name)
-    if inside.is_absolute() or ".." in inside.parts or "\\" in name or name[1:2] == ":":
+def name_inside(place: str) -> str:
+    """Return a location as a name in the model's folder, without detours; "" if it leads out."""
+    name = posixpath.normpath(place)
+    leads_out = name in (".", "..") or name.startswith(("/", "../")) or "\\" in name
+    return "" if leads_out or PurePath(place).anchor else name
+
+
+def _beside(model: Path, inside: str, name: str, links: bool) -> Path:
+    if not inside:
         raise ValueError(
             f"{model} keeps weights in {name!r}, outside its folder; save it again with its data "
             "beside it: onnx.save_model(onnx.load(FILE), FILE, save_as_external_data=True, "
             "location='NAME.data')"
         )
     path = model.parent
-    for part in inside.parts:
+    for part in inside.split("/"):
         path /= part
         if path.is_symlink() and not links:
             raise ValueError(

@@ -16,6 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from braid_client import errors
 from braid_client.errors import ClientClosed, JobNotFound, ModelNotFound, NotFound, ScheduleNotFound
+from braid_client.proxies import proxy_to
 from braid_client.retries import Attempts, Retry, RetryPolicy
 from braid_client.security import Tls
 from braid_client.wire import admin_pb2, inference_pb2
@@ -110,6 +111,11 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 )
 
 
+def channel_options(address: str) -> tuple[tuple[str, int], ...]:
+    """Return the options of a channel to a server: those of the way there, too."""
+    return (*CHANNEL_OPTIONS, ("grpc.enable_http_proxy", int(proxy_to(address) != "")))
+
+
 class Connection:
     """Channel to one server, with deadlines and retries; the clients add what waits."""
 
@@ -136,7 +142,7 @@ class Connection:
             if credentials is not None:
                 raise ValueError("give credentials or tls, not both")
             credentials = tls.credentials()
-        options = CHANNEL_OPTIONS
+        options = channel_options(address)
         if credentials is None:
             self._channel = self._transport.insecure_channel(address, options=options)
         else:
@@ -159,6 +165,9 @@ class Connection:
 
     def _attempts(self, rpc: Rpc, timeout_s: float | None) -> Attempts:
         return Attempts(self.retry, rpc.retry, self._timeout_s(rpc, timeout_s))
+
+    def _error(self, rpc: Rpc, failure: grpc.RpcError) -> errors.BraidError:
+        return errors.error_of_call(failure, rpc.not_found, self.address)
 
     def _start(self, rpc: Rpc, request: Any, timeout_s: float) -> Any:
         """Call with one request, or with an iterator of them; ``rpc.read`` reads the responses."""

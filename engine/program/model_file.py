@@ -39,9 +39,7 @@ def opened_file(artefact: Path, digest: str) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="braid-model-") as folder:
         try:
-            archive = Archive(path)
-            archive.unpack(Path(folder))
-            model = Path(folder) / archive.model
+            model = Archive(path).unpack(Path(folder))
         except ModelImportError as error:  # the import took it
             raise InvalidArtefact(str(error)) from error
         except OSError as error:

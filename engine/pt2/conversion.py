@@ -19,6 +19,7 @@ import onnx
 import onnx_ir
 import torch
 from torch import Tensor
+from torch._decomp.decompositions import lstm_impl
 from torch._export.serde import schema, serialize
 from torch.utils import _pytree
 
@@ -48,6 +49,25 @@ def _distances(x: Tensor, y: Tensor, p: float = 2.0, compute_mode: int | None = 
     return lengths
 
 
+def _cumulative_product(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    exact = x.dtype if x.is_floating_point() or x.is_complex() else torch.int64
+    extent, x, step = x.shape[dim], x.to(dtype or exact), 1
+    if not isinstance(extent, int):
+        raise ValueError("cumprod has no form for an axis of any length; export it with that fixed")
+    while step < extent:
+        rest = extent - step
+        longer = x.narrow(dim, step, rest) * x.narrow(dim, 0, rest)
+        x = torch.cat([x.narrow(dim, 0, step), longer], dim)
+        step *= 2
+    return x
+
+
+def _lstm(x: Tensor, state: Sequence[Tensor], *rest: Any) -> Any:
+    """Steps of an LSTM with a projection, which ONNX's LSTM lacks."""
+    projects = state[0].shape[2] != state[1].shape[2]
+    return lstm_impl(x, state, *rest) if projects else NotImplemented
+
+
 _aten = torch.ops.aten
 DECOMPOSED: Mapping[Any, Callable[..., Any]] = {
     _aten.adaptive_max_pool1d.default: _adaptive_max_pool,
@@ -55,6 +75,9 @@ DECOMPOSED: Mapping[Any, Callable[..., Any]] = {
     _aten.adaptive_max_pool3d.default: _adaptive_max_pool,
     _aten.cdist.default: _distances,
     _aten._cdist_forward.default: _distances,
+    _aten._neg_view.default: torch.neg,
+    _aten.cumprod.default: _cumulative_product,
+    _aten.lstm.input: _lstm,
 }
 
 
@@ -119,11 +142,12 @@ def write_onnx(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            converted = _converted(program)
+            converted = _converted(program, DECOMPOSED if _projects(program) else None)
         except UnsupportedOperators as refusal:
-            if not any(str(operator) in refusal.reasons[0] for operator in DECOMPOSED):
+            called = {str(node.target) for node in program.graph.nodes} | {refusal.reasons[0]}
+            if not any(str(operator) in name for operator in DECOMPOSED for name in called):
                 raise
-            converted = _converted(program.run_decompositions(dict(DECOMPOSED)))
+            converted = _converted(program, DECOMPOSED)
     _mask_by_infinity(converted.model.graph)
     _give_names(converted.model.graph, inputs, outputs)
     initializers = converted.model.graph.initializers.values()
@@ -133,6 +157,12 @@ def write_onnx(
     else:
         _save(converted.model, file)
     return frozenset(part.name for part in file.parent.glob(f"{file.name}.*"))
+
+
+def _projects(program: torch.export.ExportedProgram) -> bool:
+    """Return whether an LSTM has a projection: torch.onnx leaves that out."""
+    states = [node.args[1] for node in program.graph.nodes if node.target is _aten.lstm.input]
+    return any(len({part.meta["val"].shape[2] for part in state}) > 1 for state in states)
 
 
 def _save(model: onnx_ir.Model, file: Path) -> None:
@@ -181,8 +211,11 @@ def _varint(value: int) -> bytes:
     return bytes([*digits, value])
 
 
-def _converted(program: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram:
+def _converted(
+    program: torch.export.ExportedProgram, table: Mapping[Any, Callable[..., Any]] | None
+) -> torch.onnx.ONNXProgram:
     try:
+        program = program if table is None else program.run_decompositions(dict(table))
         converted = torch.onnx.export(program, dynamo=True, verbose=False)
     except Exception as error:  # chained, the cause last
         raise_out_of_memory(error)

@@ -26,23 +26,6 @@ MAX_NODES = 200_000
 MAX_JSON_BYTES = 256 << 20
 OPERATORS_PAGE = "docs/pt2-operators.md"
 
-DTYPES: Mapping[int, str] = {
-    1: "UINT8",
-    2: "INT8",
-    3: "INT16",
-    4: "INT32",
-    5: "INT64",
-    6: "FP16",
-    7: "FP32",
-    8: "FP64",
-    12: "BOOL",
-    13: "BF16",
-    28: "UINT16",
-    34: "UINT32",
-    35: "UINT64",
-}
-"""torch's ScalarType -> OIP name."""
-
 _ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos")
 _LOGIC = ("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "lshift", "rshift")
 FUNCTIONS = frozenset(

@@ -46,7 +46,7 @@ def symbol_name(text: str) -> str | None:
 
 
 def check_guard(text: str) -> None:
-    """Refuse a guard that is more than a comparison of input sizes.
+    """Refuse a guard that is more than a comparison of sizes of inputs and their base tensors.
 
     Raises:
         ModelImportError: it is.
@@ -89,9 +89,9 @@ def _is_guard(node: ast.AST) -> bool:
             return name in ("L", "Mod", "Max", "Min", "FloorDiv")
         case ast.Subscript():
             return True
-        case ast.Attribute(attr="size"):
+        case ast.Attribute(attr="size" | "stride" | "storage_offset" | "_base"):
             return True
-        case ast.Call(func=ast.Attribute(attr="size"), args=[], keywords=[]):
+        case ast.Call(func=ast.Attribute(), args=[], keywords=[]):
             return True
         case ast.Call(func=ast.Name(id=name), keywords=[]):
             return name in ("Mod", "Max", "Min", "FloorDiv")

@@ -31,7 +31,7 @@ from braid.server.devices.pool import Devices
 from braid.server.devices.quota_cores import QuotaCores, cores_paid_for
 from braid.server.inference.call_memory import CallMemory
 from braid.server.limits import memory_limits, store_database, store_limits
-from braid.server.models.preload import preload
+from braid.server.models.preload import prefer, preload
 from braid.server.observability.build import build_facts
 from braid.server.observability.drift import DriftWatch
 from braid.server.observability.metrics import Metrics
@@ -147,6 +147,7 @@ class FrontEnd:
         await self.devices.start()
         for device in self.devices.all:
             self.metrics.add_device(device.name)
+        await prefer(self.settings.preload, self.store)
         await self.models.policies.restore()
         await self.models.restore.know()
         self._interfaces.answer()
@@ -166,7 +167,9 @@ class FrontEnd:
             self._background.start(self.models.lengths.run())
             self._background.start(self.models.padding.run())
         limit = self.settings.max_upload_bytes
-        await preload(self.settings.preload, self.store, self.models.runner, limit)
+        preloaded = await preload(self.settings.preload, self.store, self.models.runner, limit)
+        for name, version in preloaded:
+            await self.models.policies.answer_with(name, version)
         await self._serve_repository()
         _leave_to_stay()
         self._readiness.take_requests()

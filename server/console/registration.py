@@ -4,8 +4,8 @@
     the bytes of all files, one after another ─> chunks, footer       at most 1 MiB in memory
 
 The line holds the fields of the form and names and sizes of the files. Several files become the zip
-that the client would make of them. With ``"check": true`` only the beginning of the first file
-follows: a browser asks whether it would be refused before it sends gigabytes.
+that the client would make of them. With ``"check": true`` only the beginnings of the first file and
+of all .onnx files follow: a browser asks whether they would be refused before it sends gigabytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,6 @@ from starlette.responses import JSONResponse, Response
 from braid.compiler.options import several_shapes
 from braid.core.errors import InvalidRequest, InvalidUpload, UploadTooLarge
 from braid.server.console.rendering import url
-from braid.server.models.first_bytes import FirstBytes
 from braid.server.rpc.status import Context
 from braid.server.servicers.admin_messages import options_from_wire
 from braid.server.servicers.rest.calls import HttpCall
@@ -34,7 +33,7 @@ from braid.server.servicers.rest.operations import Operation
 from braid.server.servicers.rest.routes import AnswerOperation, RestServices
 from braid.server.store.records import check_model_name
 from braid_client.external_data import ZipOfFiles, name_of_model
-from braid_client.model_files import HEAD_BYTES
+from braid_client.model_files import HEAD_BYTES, why_no_model
 from braid_client.wire import admin_pb2 as wire
 
 FORM_BYTES = 256 << 10
@@ -43,6 +42,11 @@ MAX_FILES = 2000
 
 CHECKED_BYTES = HEAD_BYTES + 1
 """Bytes of a model's beginning that come with ``"check": true``."""
+
+_ONE_MODEL = (
+    "several files are one model NAME.onnx and its external data; choose one model, and beside it "
+    "only the files that it names"
+)
 
 _ADMIN = wire.DESCRIPTOR.services_by_name["AdminService"].full_name
 REGISTER = Operation(
@@ -93,7 +97,7 @@ class Register(AnswerOperation):
         if form.size_bytes > self._max_bytes:
             raise UploadTooLarge(self._max_bytes)
         if form.is_check:
-            await _check_beginning(form.files[0], body)
+            await _check_beginnings(form.files, body)
             return JSONResponse({}, headers=call.headers())
         async with aclosing(_messages(form, body)) as messages:
             answer = await self._register(messages, context)
@@ -161,13 +165,13 @@ def _files(given: object) -> tuple[GivenFile, ...]:
         files.append(GivenFile(name, size))
     if len({file.name for file in files}) < len(files):
         raise InvalidUpload("two of these files have one name; choose those of one folder")
-    models = [file for file in files if file.name.lower().endswith(".onnx")]
-    if len(files) > 1 and models != files[:1]:
-        raise InvalidUpload(
-            "several files are one model NAME.onnx and its external data; choose one .onnx file, "
-            "and beside it only the files that it names"
-        )
+    if len(files) > 1 and not _is_onnx(files[0]):
+        raise InvalidUpload(_ONE_MODEL)
     return tuple(files)
+
+
+def _is_onnx(file: GivenFile) -> bool:
+    return file.name.lower().endswith(".onnx")
 
 
 class FormBody:
@@ -213,16 +217,17 @@ class FormBody:
         return taken
 
 
-async def _check_beginning(file: GivenFile, body: FormBody) -> None:
-    """Check the beginning of a file, all of a short one.
+async def _check_beginnings(files: Sequence[GivenFile], body: FormBody) -> None:
+    """Check the beginning of the model, all of a short one, and that no other file is a model.
 
     Raises:
-        InvalidUpload: the file cannot be a model.
+        InvalidUpload: the first file cannot be a model, or another can.
     """
-    first = FirstBytes()
-    async for piece in body.pieces(min(file.size_bytes, CHECKED_BYTES)):
-        first.take(piece)
-    first.end()
+    for file in (files[0], *filter(_is_onnx, files[1:])):
+        head = [piece async for piece in body.pieces(min(file.size_bytes, CHECKED_BYTES))]
+        reason = why_no_model(b"".join(head)[:HEAD_BYTES], file.size_bytes <= HEAD_BYTES)
+        if reason if file is files[0] else not reason:
+            raise InvalidUpload(reason or _ONE_MODEL)
 
 
 class _Packing:

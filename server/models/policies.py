@@ -22,7 +22,7 @@ from braid.core.errors import BraidError, ModelNotFound, PreconditionFailed, Ver
 from braid.server.models.loading import ModelLoader
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelStatus, ModelVersion, check_model_name
-from braid.server.store.serving_config import PINNED, Residency, ServingConfig
+from braid.server.store.serving_config import PINNED, STABLE, Residency, ServingConfig
 from braid.server.store.store import Store
 
 log = logging.getLogger("braid.serving")
@@ -83,6 +83,12 @@ class VersionPolicies:
         async with self._loader.turns.of(name):
             await self._store.call(self._store.put_serving_config, name, config)
             self._models.configure(name, config)
+
+    async def answer_with(self, name: str, version: int) -> None:
+        """Move the label of the version that answers requests that name none, if there is one."""
+        config = self._models.config(name)
+        if config.labels.get(STABLE, version) != version:
+            await self.configure(name, config.answering(version))
 
     async def set_residency(self, name: str, residency: Residency) -> None:
         """Store when a model is in memory; the name need not be registered yet."""

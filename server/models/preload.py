@@ -3,12 +3,15 @@
     BRAID_PRELOAD=squeezenet=/mnt/models  ──> the .onnx file in there, registered as squeezenet
 
 What is registered by a name with equal bytes is not added again, whatever it was registered for.
+It answers the requests that name no version, also in place of a newer version.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from braid.compiler.options import ModelOptions
@@ -18,8 +21,11 @@ from braid.core.regular_file import check_file
 from braid.scheduler.options import PlannerSettings
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobStatus, ModelStatus, ModelVersion, check_model_name
+from braid.server.store.serving_config import STABLE, ServingConfig
 from braid.server.store.store import Store
 from braid_client.external_data import ModelFile, with_its_data
+
+log = logging.getLogger("braid.serving")
 
 
 def check_models(wanted: Sequence[str], awaited: Sequence[str]) -> None:
@@ -33,15 +39,35 @@ def check_models(wanted: Sequence[str], awaited: Sequence[str]) -> None:
         _check_name(name, f"BRAID_READY_MODELS={name}")
 
 
+async def prefer(wanted: Sequence[str], store: Store) -> None:
+    """Let the versions of files that are registered answer, from the first request on."""
+    reading = OwnThreads("preload", 1)
+    configs = await store.call(store.serving_configs)
+    for name, file in await reading.run(list, _named_files(wanted)):
+        rows = await store.call(store.models, name)
+        serving = [row.version for row in rows if row.state is ModelStatus.SERVING]
+        named = None
+        with suppress(BraidError, OSError):  # which ``preload`` raises
+            named = await _registered(name, file, store, reading) if len(serving) > 1 else None
+        if named is None or named.version not in serving:
+            continue
+        config = configs.get(name, ServingConfig())
+        before = config.labels.get(STABLE, max(serving))
+        if before != named.version:
+            await store.call(store.put_serving_config, name, config.answering(named.version))
+            facts = {"model": name, "version": named.version, "in_place_of": before}
+            log.warning("the file named at start answers", extra=facts)
+
+
 async def preload(
     wanted: Sequence[str], store: Store, runner: JobRunner, max_upload_bytes: int
-) -> None:
-    """Register each ``NAME=PATH``; returns when all of them serve, at least sequentially.
+) -> list[tuple[str, int]]:
+    """Register each ``NAME=PATH``; returns names and versions when all serve, if sequentially.
 
     Raises:
         StartupError: naming the entry that is no model, or that could not be imported.
     """
-    jobs, reading = [], OwnThreads("preload", 1)
+    jobs, serving, reading = [], [], OwnThreads("preload", 1)
     for name, file in await reading.run(list, _named_files(wanted)):
         try:
             job_id = await _register(name, file, store, runner, max_upload_bytes, reading)
@@ -50,12 +76,15 @@ async def preload(
         jobs.append((name, file, job_id))
     for name, file, job_id in jobs:
         if job_id is None:
+            log.warning("the file named at start stays unloaded", extra={"model": name})
             continue
         async for job in runner.watch(job_id):
             if job.state is JobStatus.FAILED:
                 raise StartupError(f"{name}={file}: {job.message}")
             if not job.state.is_before_serving:
+                serving.append((name, job.version))
                 break
+    return serving
 
 
 def _named_files(wanted: Sequence[str]) -> Iterator[tuple[str, Path]]:

@@ -23,6 +23,7 @@ from braid.server.store.records import check_model_name
 CONFIG_FILE = "config.pbtxt"
 
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
+_MOST_FOLDERS = 4  # a model may be a folder, and its data may lie in folders below
 _CUSTOM_CONFIGS = "configs"  # where Triton keeps other configurations of a model
 
 Stamp = tuple[tuple[str, int, int, int], ...]
@@ -140,12 +141,12 @@ def _stamp(path: Path) -> Stamp:
 def _stamps(path: Path, name: str) -> Iterator[tuple[str, int, int, int]]:
     try:
         status = path.stat()
-        inside = list(_entries(path)) if stat.S_ISDIR(status.st_mode) else []
+        inside = sorted(os.listdir(path)) if stat.S_ISDIR(status.st_mode) else []
     except OSError as error:
         yield f"{name}: {error.strerror}", 0, 0, 0
         return
     if not stat.S_ISDIR(status.st_mode):
         yield name, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-    elif name.count("/") < 2:  # a model may be a folder; below that nothing is read
+    elif name.count("/") < _MOST_FOLDERS:
         for entry in inside:
-            yield from _stamps(Path(entry.path), f"{name}/{entry.name}")
+            yield from _stamps(path / entry, f"{name}/{entry}")

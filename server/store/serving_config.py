@@ -144,6 +144,10 @@ class ServingConfig:
             if version < 1:
                 raise InvalidRequest(f"label {label!r} names version {version}; they begin at 1")
 
+    def answering(self, version: int) -> ServingConfig:
+        """Return the configuration with requests that name no version sent to ``version``."""
+        return replace(self, labels={**self.labels, STABLE: version})
+
     def wanted(self, available: Iterable[int]) -> set[int]:
         """Select the ``available`` versions that serve: by policy, or because of a label."""
         numbers = set(available)

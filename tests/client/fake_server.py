@@ -164,6 +164,7 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
         self.metadata: list[dict[str, Any]] = []
         self.uploads: list[Upload] = []
         self.models = {"echo": echo_model()}
+        self.labels: dict[str, int] = {}
         self.jobs: dict[str, admin_pb2.Job] = {}
         self.nodes: list[admin_pb2.Node] = []
         self.job_states: list[admin_pb2.Job] = [
@@ -233,7 +234,7 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
                 job_id=job.id,
                 model=job.model,
                 version=job.version,
-                already_registered=True,
+                already_registered=job.state != admin_pb2.Job.QUEUED,
                 state=job.state,
             )
         job_id = f"job-{len(self.uploads)}"
@@ -278,6 +279,12 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
     ) -> admin_pb2.ListModelsResponse:
         self._enter("ListModels", context)
         return admin_pb2.ListModelsResponse(models=self.models.values())
+
+    def GetServing(
+        self, request: admin_pb2.GetServingRequest, context: Any
+    ) -> admin_pb2.ServingConfig:
+        self._enter("GetServing", context)
+        return admin_pb2.ServingConfig(model=request.model, labels=self.labels)
 
     def GetModel(self, request: admin_pb2.GetModelRequest, context: Any) -> admin_pb2.Model:
         self._enter("GetModel", context)

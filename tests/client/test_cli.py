@@ -264,6 +264,42 @@ def test_the_same_registration_again_is_said_to_be_one(
     assert "already registered" in as_json[2]
 
 
+@pytest.mark.parametrize(
+    ("new", "labels", "is_known", "said"),
+    [
+        ("3", {}, False, "version 3 gets the requests that name no version as soon as it serves; "
+         "take them back: braid serving net --label stable=2"),
+        ("1", {}, True, "requests that name no version stay with version 2; give them to version "
+         "1: braid serving net --label stable=1"),
+        ("3", {"stable": 1}, False, "requests that name no version stay with version 1; give them "
+         "to version 3: braid serving net --label stable=3"),
+        ("3", {"stable": 3}, False, ""),
+        ("2", {}, True, ""),
+    ],
+)  # fmt: skip
+def test_a_registration_says_who_gets_the_traffic(
+    new: str,
+    labels: dict[str, int],
+    is_known: bool,
+    said: str,
+    braid: Braid,
+    server: FakeServer,
+    model_file: Path,
+) -> None:
+    state = State.READY if is_known else State.QUEUED
+    server.known_job = admin_pb2.Job(id="job-7", model="net", version=new, state=state)
+    server.labels = labels
+    for version in ("1", "2"):
+        model = server.models[f"net {version}"] = admin_pb2.Model()
+        model.CopyFrom(server.models["echo"])
+        model.name, model.version = "net", version
+
+    _, out, _ = braid("register", "net", model_file)
+
+    lines = [line for line in out.splitlines() if "requests that name no version" in line]
+    assert lines == ([said] if said else [])
+
+
 def test_waiting_shows_each_phase_then_the_schedules(
     braid: Braid, server: FakeServer, model_file: Path
 ) -> None:

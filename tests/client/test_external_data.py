@@ -29,8 +29,12 @@ def members(archive: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "names", [["model.onnx.data"], ["other.bin"], ["a.bin", "b.bin"], ["data/w.bin"]]
-)
+    "names",
+    [
+        ["model.onnx.data"], ["other.bin"], ["a.bin", "b.bin"], ["data/w.bin"], ["k:0"], [".w"],
+        ["my weights_é"], ["a.onnx"],
+    ],
+)  # fmt: skip
 def test_a_model_is_sent_with_the_files_it_names(tmp_path: Path, names: list[str]) -> None:
     path = in_several_files(tmp_path, "model.onnx", *names)
     (tmp_path / "another.onnx").write_bytes(path.read_bytes())
@@ -55,6 +59,14 @@ def test_a_model_whose_name_says_nothing_is_sent_as_an_onnx_file(tmp_path: Path)
     path = in_several_files(tmp_path, "weights of net", "net.data")
 
     assert set(members(sent(path))) == {"model.onnx", "net.data"}
+
+
+def test_detours_are_left_out_and_no_file_is_sent_twice(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(b"w" * 16)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(names_data("./w.bin", "w.bin", "data/../w.bin"))
+
+    assert members(sent(path)) == {"net.onnx": path.read_bytes(), "w.bin": b"w" * 16}
 
 
 def test_equal_files_are_sent_as_equal_bytes(tmp_path: Path) -> None:

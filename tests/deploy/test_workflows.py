@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +64,12 @@ def test_the_client_is_published_before_the_server_that_requires_it() -> None:
 
     assert [upload["packages-dir"] for upload in uploads] == ["dist/client", "dist/serve"]
     assert all(set(upload) == {"packages-dir"} for upload in uploads), "no password: trusted"
+
+
+@pytest.mark.parametrize("project", ["pyproject.toml", "client/pyproject.toml"])
+def test_the_classifiers_are_the_versions_of_python_that_are_tested(project: str) -> None:
+    document = tomllib.loads((ROOT / project).read_text())
+    stated = re.findall(r"Python :: (3\.\d+)", "\n".join(document["project"]["classifiers"]))
+
+    runs = jobs(ROOT / ".github/workflows/ci.yml")["ci"]["strategy"]["matrix"]["include"]
+    assert stated == [run["python"] for run in runs]

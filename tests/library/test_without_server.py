@@ -70,7 +70,7 @@ def environment(tmp_path: Path) -> Mapping[str, str]:
 
 def test_the_library_requires_no_transport_and_no_database() -> None:
     assert of_the_server() >= {
-        *("braid-client", "grpcio", "grpcio-health-checking", "grpcio-reflection", "tritonclient"),
+        *("grpcio", "grpcio-health-checking", "grpcio-reflection", "tritonclient"),
         *("sqlalchemy", "starlette", "uvicorn", "httptools", "uvloop", "orjson", "watchfiles"),
         *("prometheus-client", "rich", "shtab"),
     }

@@ -272,7 +272,7 @@ CHANGES: Mapping[str, tuple[Change, str]] = {
     "a negative offset": (weight(storage_offset={"as_int": -8}), "not a plain strided tensor"),
     "overlapping strides": (weight(sizes=ints(HUGE, 4), strides=ints(0, 0)), "needs"),
     "a weight outside": (weight(path_name="../../../etc/passwd"), "outside its folder"),
-    "a type that is none": (weight(dtype=99), "malformed"),
+    "a type that is none": (weight(dtype=99), "an element type that is not read"),
     "no weight": (no_weight, "no file"),
     "a fill of 2^38": (graph(fill_of_2_38), "bytes"),
     "a cycle": (graph(cycle), "not produced before it is read"),

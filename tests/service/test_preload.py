@@ -85,7 +85,7 @@ def test_one_line_starts_a_server_whose_log_says_how_to_call_it(
 
 
 @pytest.mark.slow
-def test_bytes_that_are_registered_by_a_name_are_not_added_again(
+def test_a_file_that_is_registered_is_not_added_again_and_answers(
     tmp_path: Path, models: dict[str, Path]
 ) -> None:
     store = tmp_path / "store"
@@ -99,6 +99,8 @@ def test_bytes_that_are_registered_by_a_name_are_not_added_again(
     try:
         with server.client() as client:
             assert [model.version for model in client.models()] == ["1", "2"]
+            assert client.infer("net", np.zeros((1, 3, 16, 16), np.float32)).version == "1"
+            assert client.serving("net").labels == {"stable": 1}
     finally:
         server.end()
 

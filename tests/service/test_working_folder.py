@@ -1,6 +1,6 @@
 """Braid imports nothing from the folder it is started in, whatever the files there are called.
 
-files of this checkout ──pip wheel──> braid_serve, for this checkout's client
+files of this checkout ──pip wheel──> braid_serve, with the client inside
                        ──make dist──> sdists and wheels to publish ──> an empty environment
                        ──copied──> named in PYTHONPATH, installed nowhere
 """
@@ -78,6 +78,7 @@ def test_the_wheels_of_a_release_work_in_an_empty_environment(
     assert f'Requires-Dist: braid-client=={__version__}; extra == "server"' in metadata(serve)
     for wheel, package in ((serve, "braid"), (client, "braid_client")):
         assert "Classifier: Typing :: Typed" in metadata(wheel)
+        assert "file:" not in metadata(wheel)
         with zipfile.ZipFile(wheel) as archive:
             assert f"{package}/py.typed" in archive.namelist()
 
@@ -110,9 +111,9 @@ def test_pip_wheel_needs_no_index_for_the_client(tmp_path: Path, checkout: Path)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.partition("/")[0] for name in archive.namelist()}
-    assert tops == {"braid", f"braid_serve-{__version__}.dist-info"}
-    client = (checkout / "client").as_uri()
-    assert f"Requires-Dist: braid-client @ {client}" in metadata(wheel)
+        assert {"braid_client/py.typed", "braid_client/wire/admin_pb2.pyi"} <= {*archive.namelist()}
+    assert tops == {"braid", "braid_client", f"braid_serve-{__version__}.dist-info"}
+    assert not re.search(r"braid-client|file:", metadata(wheel)), "it has the client inside"
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from tests.supply_chain.delivered import allowed, closure, unlicensed
 def test_everything_delivered_has_a_licence_of_the_allow_list() -> None:
     found = closure()
 
-    assert {"braid-client", "torch", "onnxruntime", "grpcio", "sqlalchemy"} <= found.keys()
+    assert {"torch", "onnxruntime", "grpcio", "sqlalchemy"} <= found.keys()
     assert "pytest" not in found
     assert unlicensed(found) == []
 

@@ -6,21 +6,27 @@ never extracted by the zip library; links, folders above the archive and repeate
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from braid.core.errors import ModelImportError
+from braid.core.external_data import name_inside, places_of_data
 from braid.core.regular_file import open_file
 
 MAX_MEMBERS = 100_000
 MAX_UNPACKED_BYTES = 16 << 30
 MAX_RATIO = 100  # weights hardly shrink
 _FREE_BYTES = 64 << 20  # may be packed as tightly as one likes
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=,~ -]{0,200}")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")  # control characters, a separator elsewhere
+_UTF8 = 0x800  # flag of a member
+_NO_PLACE = (errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR)
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -50,9 +56,8 @@ class Archive:
             raise ModelImportError(f"the zip archive is damaged: {error}") from error
         members = self._zip.infolist()
         _check_sizes(members, path.stat().st_size)
-        for member in members:
-            _check_member(member)
-        self._members = {m.filename: m for m in members if not m.is_dir()}
+        names = [(_checked_name(member), member) for member in members]
+        self._members = {name: member for name, member in names if not member.is_dir()}
         if len(self._members) != sum(not m.is_dir() for m in members):
             raise ModelImportError("the archive holds two files of the same name")
 
@@ -102,47 +107,45 @@ class Archive:
         if left:
             raise ModelImportError(f"{name} in the archive does not have the size it states")
 
-    def unpack(self, folder: Path) -> None:
-        """Write all files into an empty folder, as fresh regular files.
+    def unpack(self, folder: Path) -> Path:
+        """Write a model and its data into an empty folder, as fresh regular files.
+
+        Returns:
+            The model: the only .onnx file in no folder that no other names as its data.
 
         Raises:
-            ModelImportError: a name is odd, a folder where a file is, or a file is damaged.
-        """
-        for name in self.names:
-            if not all(map(_PLAIN.fullmatch, name.split("/"))):
-                raise ModelImportError(
-                    f"the archive holds {name!r}; an ONNX model with external data is a zip of the "
-                    "model and its data files, without folders around them or unusual names"
-                )
-            try:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                with (folder / name).open("xb") as file:
-                    for chunk in self.chunks(name):
-                        file.write(chunk)
-            except (FileExistsError, NotADirectoryError, IsADirectoryError):
-                raise ModelImportError(
-                    f"the archive holds {name!r} as a file and as a folder"
-                ) from None
-
-    @property
-    def model(self) -> str:
-        """Name of the only ONNX file, which lies in no folder.
-
-        Raises:
-            ModelImportError: there is none, or there are several.
+            ModelImportError: there is no such model, a folder where a file is, or damage.
         """
         models = [name for name in self.names if name.endswith(".onnx")]
-        if len(models) != 1:
-            raise ModelImportError(
-                f"a zip archive with {len(models)} .onnx files; it must hold exactly one, and the "
-                "files it names as external data (a torch checkpoint cannot be imported)"
-            )
-        if "/" in models[0]:
+        tops = [name for name in models if "/" not in name]
+        if models and not tops:
             raise ModelImportError(
                 f"the archive holds {models[0]!r}; zip the model and its data files without "
                 "folders around them"
             )
-        return models[0]
+        try:
+            for name in self.names if tops else ():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with (folder / name).open("xb") as file:
+                    file.writelines(self.chunks(name))
+            named = {top: places_of_data(folder / top) for top in tops}
+            if len(tops) > 1:
+                tops = [top for top in tops if {*tops} - {top} <= {*map(name_inside, named[top])}]
+            for place in filter(name_inside, named[tops[0]] if tops else ()):
+                (folder / place).parent.mkdir(parents=True, exist_ok=True)  # as of a/../weights
+        except OSError as error:
+            if error.errno not in _NO_PLACE:
+                raise
+            name = os.path.relpath(str(error.filename), folder)
+            raise ModelImportError(
+                f"the archive holds {name!r} as a file and as a folder, or the name is too long"
+            ) from None
+        if len(tops) != 1:
+            raise ModelImportError(
+                f"a zip archive with {len(models)} .onnx files; it must hold exactly one, and the "
+                "files it names as external data (a torch checkpoint cannot be imported)"
+            )
+        return folder / tops[0]
 
 
 def _check_sizes(members: list[zipfile.ZipInfo], packed: int) -> None:
@@ -160,10 +163,14 @@ def _check_sizes(members: list[zipfile.ZipInfo], packed: int) -> None:
         )
 
 
-def _check_member(member: zipfile.ZipInfo) -> None:
+def _checked_name(member: zipfile.ZipInfo) -> str:
+    """Return a member's name without detours; UTF-8, if it can be, where no encoding is stated."""
     name = member.filename
+    if not member.flag_bits & _UTF8:
+        with suppress(UnicodeError):
+            name = name.encode("cp437").decode()
     path = PurePosixPath(name)
-    if not name.isprintable() or "\\" in name or path.is_absolute() or ".." in path.parts:
+    if _UNSAFE.search(name) or path.is_absolute() or ".." in path.parts:
         raise ModelImportError(f"the archive holds {name!r}, a path that leaves it")
     mode = stat.S_IFMT(member.external_attr >> 16)
     if mode not in (0, stat.S_IFREG, stat.S_IFDIR):
@@ -172,3 +179,4 @@ def _check_member(member: zipfile.ZipInfo) -> None:
         raise ModelImportError(f"{name!r} in the archive is encrypted")
     if member.compress_type not in _METHODS:
         raise ModelImportError(f"{name!r} in the archive is packed in an unusual way")
+    return path.as_posix()

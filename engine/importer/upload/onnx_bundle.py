@@ -1,7 +1,7 @@
-"""An ONNX model that keeps its weights in other files: a zip of the model and exactly named files.
+"""An ONNX model that keeps its weights in other files: a zip of the model and the files it names.
 
-    model.onnx            the only one of its kind, in no folder
-    model.onnx.data       named by the model as a location, exactly so; any number of these
+    model.onnx            in no folder; no other file is named so that is not its data
+    model.onnx.data       named by the model as a location, also as ./model.onnx.data; any number
 
 The members are written as fresh regular files into the import's own folder, which is where ONNX
 Runtime looks for them; nothing outside it can be named.
@@ -14,6 +14,7 @@ from pathlib import Path
 from onnx import ModelProto, TensorProto
 
 from braid.core.errors import ModelImportError
+from braid.core.external_data import name_inside
 from braid.engine.importer.upload.archive import Archive
 from braid.engine.importer.upload.onnx_file import EXPORT, all_tensors, parse_model, read_model
 
@@ -29,11 +30,10 @@ def unpack_bundle(archive: Archive, work: Path) -> tuple[ModelProto, Path]:
             "the archive is a PyTorch checkpoint or TorchScript (.pt), whose pickle or code would "
             f"have to be run; {EXPORT}"
         )
-    name = archive.model
     folder = work / "bundle"
     folder.mkdir(mode=0o700)
-    archive.unpack(folder)
-    return read_with_data(folder / name, frozenset(archive.names) - {name}), folder / name
+    file = archive.unpack(folder)
+    return read_with_data(file, frozenset(archive.names) - {file.name}), file
 
 
 def read_with_data(file: Path, data: frozenset[str] = frozenset()) -> ModelProto:
@@ -53,8 +53,9 @@ def _fill(model: ModelProto, folder: Path, names: frozenset[str]) -> None:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
-        used.add(entries["location"])
-        tensor.raw_data = _part(folder / entries["location"], tensor.name, entries)
+        name = name_inside(entries["location"])
+        used.add(name)
+        tensor.raw_data = _part(folder / name, tensor.name, entries)
         del tensor.external_data[:]
         tensor.ClearField("data_location")
     if names - used:

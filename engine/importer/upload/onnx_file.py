@@ -8,7 +8,6 @@ Budgets come before onnx's checker and inliner (``braid.engine.onnx.structure``)
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, TensorProto
 
 from braid.core.errors import ModelImportError
+from braid.core.external_data import name_inside
 from braid.engine.onnx.structure import DEFAULT_DOMAINS, all_nodes, check_structure, subgraphs
 
 EXPORT = (
@@ -116,19 +116,15 @@ def _check_tensors(model: ModelProto, external: frozenset[str]) -> None:
             continue
         places = [entry.value for entry in tensor.external_data if entry.key == "location"]
         place = places[0] if places else ""
-        if len(places) == 1 and place in external:
+        name = name_inside(place)
+        if len(places) == 1 and name in external:
             continue
-        inside = "leaves the upload" if _leaves(place) else "is not part of the upload"
+        where = "leaves the upload" if place and not name else "is not part of the upload"
         raise ModelImportError(
-            f"tensor {tensor.name!r} keeps its data in {place!r}, which {inside}; save the model "
+            f"tensor {tensor.name!r} keeps its data in {place!r}, which {where}; save the model "
             "as one file (onnx.save_model(..., save_as_external_data=False)), or upload a zip of "
             "the model and its data files"
         )
-
-
-def _leaves(place: str) -> bool:
-    path = os.path.normpath(place.replace("\\", "/"))
-    return os.path.isabs(path) or path.startswith("..") or place[1:2] == ":"
 
 
 def all_tensors(model: ModelProto) -> Iterator[TensorProto]:

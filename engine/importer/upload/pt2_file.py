@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._export.serde import serialize
 
 from braid.core.errors import ModelImportError
 from braid.engine.importer.upload.archive import Archive
-from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.pt2.document import DTYPES, MAX_JSON_BYTES, Program, read_program
+from braid.engine.pt2.document import MAX_JSON_BYTES, Program, read_program
 
 _MAX_CONFIG_BYTES = 64 << 20
 _STRIDED = 7
@@ -109,7 +109,7 @@ class _Strided:
     """A weight as a view of the bytes of a file; strides and offset count elements."""
 
     file: str  # in the folder of its config
-    dtype: str
+    dtype: torch.dtype
     sizes: list[int]
     strides: list[int]
     offset: int
@@ -120,7 +120,7 @@ class _Strided:
         Raises:
             ModelImportError: sizes, strides and offset reach outside, or overlap.
         """
-        sizes, kind = self.sizes, torch_dtype(self.dtype)
+        sizes, kind = self.sizes, self.dtype
         elements = storage.numel() // kind.itemsize
         steps = zip(sizes, self.strides, strict=True)
         reach = self.offset + sum((size - 1) * stride for size, stride in steps) + 1
@@ -145,9 +145,11 @@ def _strided(weight: str, payload: Mapping[str, Any]) -> _Strided:
     """
     try:
         meta, layout = payload["tensor_meta"], payload["tensor_meta"]["layout"]
+        if meta["dtype"] not in serialize._SERIALIZE_TO_TORCH_DTYPE:
+            raise ModelImportError(f"weight {weight!r} has an element type that is not read")
         strided = _Strided(
             str(payload["path_name"]),
-            DTYPES[meta["dtype"]],
+            serialize._SERIALIZE_TO_TORCH_DTYPE[meta["dtype"]],
             [int(size["as_int"]) for size in meta["sizes"]],
             [int(stride["as_int"]) for stride in meta["strides"]],
             int(meta["storage_offset"]["as_int"]),

@@ -97,7 +97,7 @@ def open_upload(upload: Path, work: Path) -> UploadedModel:
         from braid.engine.importer.upload.onnx_bundle import unpack_bundle
 
         model, path = unpack_bundle(archive, work)
-        data = frozenset(archive.names) - {archive.model}
+        data = frozenset(archive.names) - {path.name}
     from braid.engine.importer.upload.dictionaries import without_dictionaries
 
     if not (remark := without_dictionaries(model)):

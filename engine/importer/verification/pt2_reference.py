@@ -1,7 +1,8 @@
 """Reference for a ``.pt2``: the program as torch reads it, run operator by operator in eager mode.
 
 Shares neither conversion nor lowering nor passes with the import that it checks, and changes in
-place what the program changes in place.
+place what the program changes in place. Complex arguments and results are pairs of reals, as
+torch.onnx writes them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class EagerReference:
                 raise ReferenceFailed(first or type(error).__name__) from error
             computed = [torch.as_tensor(result) for result in results if result is not None]
         return {
-            name: tensor.contiguous().clone()
+            name: (torch.view_as_real(tensor) if tensor.is_complex() else tensor)
+            .contiguous()
+            .clone()
             for name, tensor in zip(self._outputs, computed, strict=True)
         }
 
@@ -51,12 +54,15 @@ class EagerReference:
     def _arguments(self, inputs: Mapping[str, Tensor]) -> Iterator[object]:
         """Values of the placeholders of the graph, in its order; what a caller gives is copied."""
         program = self._program
-        for spec in program.graph_signature.input_specs:
+        nodes = program.graph.find_nodes(op="placeholder")
+        for node, spec in zip(nodes, program.graph_signature.input_specs, strict=True):
             if spec.kind is not InputKind.USER_INPUT:
                 assert spec.target is not None
                 is_state = spec.target in program.state_dict
                 yield (program.state_dict if is_state else program.constants)[spec.target]
             elif spec.arg.name in inputs:
-                yield inputs[spec.arg.name].clone()
+                given = inputs[spec.arg.name].clone()
+                in_pairs = node.meta["val"].dtype.is_complex
+                yield torch.view_as_complex(given) if in_pairs else given
             else:
                 yield spec.arg.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +16,12 @@ from braid.server.cli.connection import Subparsers, add_address, connect, tls_hi
 from braid.server.cli.parser import seconds
 from braid.server.servicers.health import DEVICES, LIVENESS, READY
 from braid_client import BraidError
+from braid_client.proxies import of_proxy
+from braid_client.rpcs import channel_options
+
+PAUSE_S = 0.1
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -26,7 +33,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="liveness, or a model's name (default: whether the server takes requests)",
     )
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="default: 3"
+        "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="to be ready (default: 3)"
     )
     parser.add_argument(
         "--json",
@@ -37,24 +44,28 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask once and print the status; the exit code is 0 if the server is healthy."""
-    tls = tls_of(args)
+    """Print the status; the exit code is 0 if the server is healthy in time."""
+    tls, options = tls_of(args), channel_options(args.address)
     needs_token = args.json or args.service not in (READY, LIVENESS)  # devices, names of models
     token = token_of(args) if needs_token else None
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
     with (
-        grpc.insecure_channel(args.address)
+        grpc.insecure_channel(args.address, options)
         if tls is None
-        else grpc.secure_channel(args.address, tls.credentials())
+        else grpc.secure_channel(args.address, tls.credentials(), options)
     ) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        stub, end = health_pb2_grpc.HealthStub(channel), time.monotonic() + args.timeout
+        request = health_pb2.HealthCheckRequest(service=args.service)
         try:
-            answer, call = stub.Check.with_call(
-                health_pb2.HealthCheckRequest(service=args.service),
-                timeout=args.timeout,
-                metadata=(("authorization", f"Bearer {token}"),) if token else (),
-            )
+            while True:
+                answer, call = stub.Check.with_call(
+                    request, timeout=args.timeout, metadata=metadata
+                )
+                if answer.status == _SERVING or time.monotonic() > end:
+                    break
+                time.sleep(PAUSE_S)
         except grpc.RpcError as error:
-            reason = error.code().name.lower().replace("_", " ")
+            reason = error.code().name.lower().replace("_", " ") + of_proxy(args.address)
             hint = tls_hint(args) if error.code() is grpc.StatusCode.UNAVAILABLE else ""
             print(f"braid health: {hint or f'{args.address}: {reason}'}", file=sys.stderr)
             return 1
@@ -65,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         facts = {"status": status, "devices": json.loads(devices), **_of_node(args)}
         status = json.dumps(facts, indent=2)
     print(status)
-    return 0 if answer.status == health_pb2.HealthCheckResponse.SERVING else 1
+    return 0 if answer.status == _SERVING else 1
 
 
 def _of_node(args: argparse.Namespace) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from braid.server.cli.parser import INTERRUPTED, at_least_zero
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.remote.models import print_details
 from braid.server.cli.text import print_json, say
-from braid.server.store.serving_config import KINDS
-from braid_client import Client, Job, JobFailed, JobState, PlannerOptions
+from braid.server.store.serving_config import KINDS, STABLE
+from braid_client import Client, Job, JobFailed, JobState, ModelState, PlannerOptions
 
 NOT_SCHEDULED = 3
 """Exit code if a model serves, but no schedule was found for some device or batch size."""
@@ -188,6 +188,8 @@ def run(args: argparse.Namespace) -> int:
                 "options; nothing has changed",
                 stderr=args.json,
             )
+        if not args.json and (traffic := _traffic(client, job, args)):
+            say(traffic)
         if args.wait:
             return watch(client, job, args, progress)
     if args.json:
@@ -198,6 +200,23 @@ def run(args: argparse.Namespace) -> int:
     follow = f"braid jobs watch {job.id}{connection_options(args)}"
     say(f"{job.model} version {job.version} is accepted as job {job.id}; follow it: {follow}")
     return 0
+
+
+def _traffic(client: Client, job: Job, args: argparse.Namespace) -> str:
+    """Say which version gets requests that name none, and how to change that; "" if one serves."""
+    of_name = [model for model in client.models() if model.name == job.model]
+    serving = {int(model.version) for model in of_name if model.state is ModelState.SERVING}
+    new = int(job.version)
+    if not serving - {new}:
+        return ""
+    stable = client.serving(job.model).labels.get(STABLE)
+    before = stable or max(serving - {new})
+    command = f"braid serving {job.model}{connection_options(args)} --label {STABLE}="
+    if stable or before > new:
+        keeps = f"requests that name no version stay with version {before}"
+        return "" if before == new else f"{keeps}; give them to version {new}: {command}{new}"
+    comes = f"version {new} gets the requests that name no version as soon as it serves"
+    return "" if job.already_registered else f"{comes}; take them back: {command}{before}"
 
 
 def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgress) -> int:

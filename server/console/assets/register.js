@@ -6,10 +6,12 @@ const [button, problem] = [form.querySelector("button"), document.getElementById
 const uploading = document.getElementById("uploading");
 let proposed = "";
 
+const isModel = (file) => /\.onnx$/i.test(file.name);
+
 function chosen() {
-  const isModel = (file) => /\.onnx$/i.test(file.name);
-  return [...form.elements.files.files].sort(
-    (a, b) => isModel(b) - isModel(a) || (a.name < b.name ? -1 : 1));
+  const files = [...form.elements.files.files].sort((a, b) => (a.name < b.name ? -1 : 1));
+  const [model] = files.filter(isModel).sort((a, b) => a.size - b.size);  // its data is larger
+  return model ? [model, ...files.filter((file) => file !== model)] : files;
 }
 
 function send(parts, progressed) {
@@ -40,7 +42,9 @@ async function register() {
   const fields = Object.fromEntries([...new FormData(form)].filter(([name]) => name !== "files"));
   fields.files = files.map(({name, size}) => ({name, size}));
   const line = (more) => JSON.stringify({...fields, ...more}) + "\n";
-  await send([line({check: true}), files[0].slice(0, Number(form.dataset.headBytes))]);
+  const checked = files.filter((file, at) => !at || isModel(file));
+  const heads = checked.map((file) => file.slice(0, Number(form.dataset.headBytes)));
+  await send([line({check: true}), ...heads]);
   uploading.hidden = false;
   location.assign((await send([line(), ...files], show)).page);
 }

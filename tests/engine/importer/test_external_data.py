@@ -54,18 +54,69 @@ async def test_a_zip_of_model_and_data_is_imported(tmp_path: Path) -> None:
     assert artefact.report.verified.reference.startswith("onnxruntime")
 
 
+NAMES = {
+    "./w.bin": "w.bin",
+    "a/../w.bin": "w.bin",
+    "layers//0/./kernel:0": "layers/0/kernel:0",
+    "k:0": "k:0",
+    " my weights, über 100 %.bin": " my weights, über 100 %.bin",
+    ".weights": ".weights",
+    "..weights": "..weights",
+    "وزن\u200cها.bin": "وزن\u200cها.bin",
+    "a_part.onnx": "a_part.onnx",
+    "net.onnx.data/z.onnx": "net.onnx.data/z.onnx",
+    "é" * 127: "é" * 127,
+}
+
+
+@pytest.mark.parametrize(("location", "name"), NAMES.items())
+def test_data_inside_the_folder_has_any_name(location: str, name: str, tmp_path: Path) -> None:
+    """ONNX Runtime, which reads the location as it stands, answers the same."""
+    path = tmp_path / "upload"
+    path.write_bytes(zipped({"net.onnx": with_data(location), name: WEIGHT[:4].tobytes()}))
+
+    upload = open_upload(path, tmp_path)
+    _, weights, _ = upload.lowered()
+
+    (weight,) = weights.values()
+    assert torch.equal(weight, torch.arange(4).float())
+    (sums,) = upload.reference().run({"x": torch.ones(1, 4)}).values()
+    assert torch.equal(sums, torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+
+
+def test_names_of_a_zip_without_a_stated_encoding_are_utf_8(tmp_path: Path) -> None:
+    """As macOS writes them."""
+    path = tmp_path / "upload"
+    packed = zipped({"net.onnx": with_data("poids_é"), "poids_é": WEIGHT[:4].tobytes()})
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        assert archive.infolist()[1].flag_bits & 0x800
+    path.write_bytes(packed.replace(b"\x14\0\0\x08", b"\x14\0\0\0"))
+
+    assert "poids_é" in Archive(path).names
+
+
 BAD = {
     "no data": ({"net.onnx": with_data()}, "not part of the upload"),
     "a parent": ({"net.onnx": with_data("../w.bin"), "w.bin": b"1" * 16}, "leaves the upload"),
     "absolute": ({"net.onnx": with_data("/etc/passwd"), "w.bin": b"1" * 16}, "leaves the upload"),
-    "a detour": ({"net.onnx": with_data("./w.bin"), "w.bin": b"1" * 16}, "not part of the upload"),
+    "a detour": ({"net.onnx": with_data("a/../../w.bin"), "w.bin": b"1" * 16}, "leaves the upload"),
+    "a file as a folder": (
+        {"net.onnx": with_data("w.bin/../w.bin"), "w.bin": b"1" * 16},
+        "a file and as a folder",
+    ),
+    "a long name": ({"net.onnx": with_data("w" * 300), "w" * 300: b"1" * 16}, "too long"),
+    "a control character": ({"net.onnx": with_data(), "w\x1b[2J": b"1" * 16}, "leaves it"),
+    "models that name each other": (
+        {"a.onnx": with_data("b.onnx"), "b.onnx": with_data("a.onnx")},
+        "2 .onnx files",
+    ),
     "the model": ({"net.onnx": with_data("net.onnx")}, "not part of the upload"),
     "too little": ({"net.onnx": with_data(), "w.bin": b"123"}, "needs 16 bytes"),
     "behind the end": ({"net.onnx": with_data(offset=9), "w.bin": b"1" * 16}, "needs 16 bytes"),
     "far behind": ({"net.onnx": with_data(offset=99), "w.bin": b"1" * 16}, "which has 16"),
     "before": ({"net.onnx": with_data(offset=-4), "w.bin": b"1" * 16}, "which has 16"),
     "a folder": ({"a/net.onnx": with_data(), "a/w.bin": b"1" * 16}, "without folders"),
-    "a hidden file": ({"net.onnx": with_data(), ".w.bin": b"1" * 16}, "without folders"),
+    "a hidden file": ({"net.onnx": with_data(), ".w.bin": b"1" * 16}, "not part of the upload"),
     "two models": ({"a.onnx": with_data(), "b.onnx": with_data()}, "2 .onnx files"),
     "no model": ({"w.bin": b"1" * 16}, "0 .onnx files"),
     "too much": ({"net.onnx": with_data(), "w.bin": b"1" * 16, "v.bin": b"1"}, "does not use"),

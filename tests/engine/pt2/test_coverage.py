@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from braid.core.errors import UnsupportedOperators
+from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.engine.importer.host.report import MODEL_FILE, read_report
 from tests.engine.importer.running import import_here
 from tests.engine.pt2.programs import imported, run, save
@@ -75,6 +75,9 @@ PROGRAMS: Mapping[str, Callable[[Tensor], Any]] = {
     "distances": lambda x: torch.cdist(x, x),
     "windows of unlike sizes": lambda x: F.adaptive_max_pool1d(x, 3),
     "unfold": lambda x: x.unfold(1, 3, 2),
+    "cumulative products": lambda x: x.cumprod(-1) + x.cumprod(1, dtype=torch.float64).float(),
+    "cumulative product of integers": lambda x: (x > 0).int().cumprod(1) * 2,
+    "conjugate": lambda x: torch.complex(x, x + 1).conj().imag.contiguous(),
 }
 
 
@@ -93,6 +96,68 @@ def test_a_program_agrees_with_torch_at_another_batch(name: str, tmp_path: Path)
     assert list(results) == list(expected)
     for key, tensor in expected.items():
         torch.testing.assert_close(results[key], tensor, rtol=1e-4, atol=1e-5)
+
+
+class Holding(nn.Module):
+    def __init__(self, weight: Tensor, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert isinstance(self.weight, Tensor)
+        return self.function(x, self.weight)
+
+
+def rotated(x: Tensor, turns: Tensor) -> Tensor:
+    pairs = torch.view_as_complex(x.reshape(x.shape[0], 6, 4, 2))
+    return torch.view_as_real(pairs * turns).flatten(2)
+
+
+HOLDING: Mapping[str, tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]] = {
+    "rotary positions": (torch.polar(torch.ones(6, 4), torch.rand(6, 4)), rotated),
+    "complex128": (torch.randn(8, dtype=torch.complex128), lambda x, w: (x * w).abs().float()),
+    "float8": (torch.randn(8, 8).to(torch.float8_e4m3fn), lambda x, w: x @ w.float()),
+    "bfloat16": (torch.randn(8).bfloat16(), lambda x, w: x * w),
+    "uint16": (torch.arange(8).to(torch.uint16), lambda x, w: x + w.float()),
+}
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_weights_of_any_element_type_are_read(name: str, tmp_path: Path) -> None:
+    module = Holding(*HOLDING[name])
+    template, weights = imported(save(module, [torch.randn(2, 6, 8)], tmp_path / "m.pt2"))
+
+    x = torch.randn(3, 6, 8)
+    (result,) = run(template, weights, [x]).values()
+    torch.testing.assert_close(result, module(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["argument", "result"])
+def test_complex_arguments_and_results_are_pairs_of_reals(what: str, tmp_path: Path) -> None:
+    pairs = torch.randn(3, 4, 2)
+    given = torch.view_as_complex(pairs) if what == "argument" else pairs  # a view of other reals
+    function = torch.abs if what == "argument" else torch.view_as_complex
+    upload = save(Function(lambda z: function(z) * 2), [given], tmp_path / "m.pt2")
+
+    template, weights = imported(upload)
+
+    (result,) = run(template, weights, [pairs]).values()
+    expected = function(given) * 2
+    expected = torch.view_as_real(expected) if expected.is_complex() else expected
+    torch.testing.assert_close(result, expected)
+    assert read_report(import_here(upload, tmp_path / "artefact")).verified.batches
+
+
+def test_a_product_along_an_axis_of_any_length_is_refused_with_its_cause(tmp_path: Path) -> None:
+    path, axes = tmp_path / "m.pt2", {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    function = Function(lambda x: x.cumprod(1))
+    torch.export.save(
+        torch.export.export(function, (torch.randn(2, 5),), dynamic_shapes=(axes,)), path
+    )
+
+    with pytest.raises(ModelImportError, match="cumprod has no form for an axis of any length"):
+        imported(path)
 
 
 def test_results_that_are_no_tensors_are_left_out(tmp_path: Path) -> None:

@@ -251,6 +251,19 @@ class Recurrent(nn.Module):
         return {"y": y, "h": h, "c": c, "z": z, "last": last, "w": w}
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_an_lstm_with_a_projection_agrees_with_torch(batch_first: bool, tmp_path: Path) -> None:
+    module = nn.LSTM(8, 5, 2, proj_size=3, bidirectional=True, batch_first=batch_first).eval()
+    path = save(module, [torch.randn(6, 4, 8)], tmp_path / "lstm.pt2", open_batch=batch_first)
+    template, weights = imported(path)
+
+    x = torch.randn(3 if batch_first else 6, 4, 8)
+    y, (h, c) = module(x)
+    for result, expected in zip(run(template, weights, [x]).values(), (y, h, c), strict=True):
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_recurrent_layers_agree_with_torch(tmp_path: Path) -> None:
     torch.manual_seed(3)
     module = Recurrent().eval()

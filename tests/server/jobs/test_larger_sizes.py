@@ -11,9 +11,10 @@ import pytest
 from braid.compiler.imported_model import ImportedModel, read_imported
 from braid.compiler.larger_sizes import LEAST_GAIN, MOST_S, LargerSizes
 from braid.compiler.options import ModelOptions
+from braid.core.errors import InvalidRequest
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Contender, Provenance, Schedule
-from braid.server.store.records import JobStatus
+from braid.server.store.records import JobStatus, ModelVersion, WhichSchedules
 from tests.clock import SetClock
 from tests.server.jobs.fakes import Server, template, write_artefact
 from tests.server.jobs.watching import registered, until_ended
@@ -24,6 +25,10 @@ PAYS_TO_16 = {2: 100.0, 16: 400.0, 32: 790.0, 64: 1580.0}
 
 def sizes_that_serve(server: Server, name: str = "lenet") -> list[int]:
     return sorted(size for model, _, size in server.models.plans if model == name)
+
+
+def stored(server: Server, model: ModelVersion) -> list[Schedule]:
+    return server.store.schedules_for(model.sha256, model.options, "fake-cpu")
 
 
 async def test_sizes_that_pay_serve_beside_one_row(server: Server) -> None:
@@ -81,6 +86,28 @@ async def test_what_a_larger_size_fails_of_leaves_the_model_scheduled(server: Se
 
     assert (job.state, job.message) == (JobStatus.READY, "")
     assert sizes_that_serve(server) == [1]
+
+
+async def test_the_same_bytes_under_another_name_keep_batch_sizes_of_their_own(
+    server: Server,
+) -> None:
+    sizes = {"few": (1, 3), "more": (1, 3, 5), "four": (4,), "usual": ()}
+    made = {name: await server.register(name, sizes=of) for name, of in sizes.items()}
+    for each in made.values():
+        assert (await until_ended(server, each.job.id))[-1].state is JobStatus.READY
+
+    found = {
+        name: {schedule.key.batch_size for schedule in stored(server, each.model)}
+        for name, each in made.items()
+    }
+    assert {name: found[name] for name in ("few", "more", "four")} == {
+        "few": {1, 3},
+        "more": {1, 3, 5},
+        "four": {4},
+    }
+    assert not found["usual"] & {3, 5}, "another registration asked for these"
+    with pytest.raises(InvalidRequest, match="batch sizes 1, 3, not for 5"):
+        server.store.doubt_schedules("few", 1, WhichSchedules(("fake-cpu",), 5), "another driver")
 
 
 async def test_a_model_that_takes_one_row_gets_no_larger_sizes(server: Server) -> None:

@@ -51,7 +51,13 @@ def test_numbers_are_versions_and_other_names_get_a_line(tmp_path: Path) -> None
 
 def test_a_stamp_changes_with_any_file_that_is_read(tmp_path: Path) -> None:
     stamps = []
-    for place in ("net/1/model.onnx", "net/1/weights.bin", "net/2/model.onnx/model.onnx"):
+    for place in (
+        "net/1/model.onnx",
+        "net/1/weights.bin",
+        "net/1/.w",
+        "net/1/a/b/w",
+        "net/2/model.onnx/model.onnx",
+    ):
         write(tmp_path / place)
         stamps.append(net(tmp_path).stamp)
     write(tmp_path / "net/config.pbtxt")

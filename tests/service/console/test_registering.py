@@ -216,6 +216,17 @@ def test_a_model_in_several_files_is_the_registration_of_the_client(
     assert (again.version, again.already_registered) == ("1", True)
 
 
+def test_data_may_be_named_like_a_model(
+    server: ServerProcess, browser: Browser, tmp_path: Path
+) -> None:
+    model = in_several_files(tmp_path, "net.onnx", "a_part.onnx")
+    send_model(browser, server, model, tmp_path / "a_part.onnx", batch_sizes="1", precision="fp32")
+    wait_for_job(browser, server)
+
+    with server.client() as client:
+        assert client.register("net", model, batch_sizes=[1]).already_registered
+
+
 def refusal(browser: Browser) -> str:
     browser.until("!document.querySelector('#problem').hidden")
     return str(browser.run("document.querySelector('#problem').textContent"))
