@@ -33,6 +33,7 @@ STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.UndecodableMessage: grpc.StatusCode.INVALID_ARGUMENT,
     errors.TooManyParts: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidTensor: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.OtherExtents: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidUpload: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidArtefact: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UploadTooLarge: grpc.StatusCode.INVALID_ARGUMENT,

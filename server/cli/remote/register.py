@@ -211,12 +211,12 @@ def _traffic(client: Client, job: Job, args: argparse.Namespace) -> str:
         return ""
     stable = client.serving(job.model).labels.get(STABLE)
     before = stable or max(serving - {new})
-    command = f"braid serving {job.model}{connection_options(args)} --label {STABLE}="
+    command = f"\n  braid serving {job.model}{connection_options(args)} --label {STABLE}="
     if stable or before > new:
         keeps = f"requests that name no version stay with version {before}"
-        return "" if before == new else f"{keeps}; give them to version {new}: {command}{new}"
+        return "" if before == new else f"{keeps}; give them to version {new}:{command}{new}"
     comes = f"version {new} gets the requests that name no version as soon as it serves"
-    return "" if job.already_registered else f"{comes}; take them back: {command}{before}"
+    return "" if job.already_registered else f"{comes}; take them back:{command}{before}"
 
 
 def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgress) -> int:

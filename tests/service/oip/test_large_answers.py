@@ -41,7 +41,7 @@ def wide(path: Path) -> Path:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("large")
-    server = ServerProcess(folder / "store", BRAID_CALLS_MEMORY_BYTES="8MiB").start()
+    server = ServerProcess(folder / "store", BRAID_CALLS_MEMORY_BYTES="256MiB").start()
     try:
         file = wide(folder / "wide.onnx")
         server.import_ahead(file)
