@@ -114,12 +114,9 @@ def leading(*others: int) -> Labelling:
     return labelling
 
 
-def _batch_norm(site: Site) -> Labelled:
-    return _along(site, [1])
-
-
-def _pool_with_indices(site: Site) -> Labelled:
-    return [[ROWS]], [[ROWS]]  # the second result counts elements of all rows
+def along(*axes: int) -> Labelling:
+    """Labels of kinds that work along these axes."""
+    return lambda site: _along(site, axes)
 
 
 def _matmul(site: Site, left: int = 0, right: int = 1) -> Labelled:
@@ -130,10 +127,6 @@ def _matmul(site: Site, left: int = 0, right: int = 1) -> Labelled:
     operands[right] = [*range(batch - (b - 2), batch), None, "n"] if b > 1 else [None]
     result = [*range(max(0, batch)), *(["m"] if a > 1 else []), *(["n"] if b > 1 else [])]
     return operands, [result]
-
-
-def _quantised_matmul(site: Site) -> Labelled:
-    return _matmul(site, 0, 3)
 
 
 def _linear(site: Site) -> Labelled:
@@ -168,7 +161,7 @@ def _attention(site: Site) -> Labelled:
     mask = site.ranks[3] if len(site.ranks) > 3 else 4
     if mask != 4 and isinstance(site.facts[3], Rows):
         raise RowsMeet("has a mask whose first dimension is not the batch")
-    return [[ROWS]] * len(site.ranks), [[ROWS]] * len(site.result_ranks)
+    return _same_first(site)
 
 
 def _same_first(site: Site) -> Labelled:
@@ -239,8 +232,7 @@ def _slice(site: Site) -> Labelled:
             [1] * len(starts) if steps is None else _listed(steps),
         )
         met |= {i for i, positions in enumerate(taken) if positions != range(shape[i])}
-    labels = _without(met, site.ranks[0])
-    return [labels], [labels]
+    return _along(site, met)
 
 
 def _pad(site: Site) -> Labelled:
@@ -249,8 +241,7 @@ def _pad(site: Site) -> Labelled:
     named = range(rank) if axes is None else _listed(axes)
     half = len(pads) // 2
     met = [axis for i, axis in enumerate(named) if pads[i] or pads[half + i]]
-    labels = _without(met, rank)
-    return [labels], [labels]
+    return _along(site, met)
 
 
 def _tile(site: Site) -> Labelled:
@@ -302,10 +293,6 @@ def _gathered(site: Site) -> Labelled:
     return [labels, indices], [[*labels[:axis], *indices, *labels[axis + 1 :]]]
 
 
-def _select(site: Site) -> Labelled:
-    return _along(site, [int(site.attributes["dim"])])
-
-
 def _gather_elements(site: Site) -> Labelled:
     axis = normal_axis(int(site.attributes.get("axis", 0)), site.ranks[0])
     labels = _without([axis], site.ranks[0])
@@ -330,11 +317,10 @@ def _gather_nd(site: Site) -> list[Fact]:
     tuples, rank = site.facts[1], site.ranks[1]
     if isinstance(site.facts[0], Places):
         raise RowsMeet("computes with the places of rows")
-    if shared == 0 and _has_place(tuples) and site.facts[0] == Rows(0):
-        assert isinstance(tuples, Rows)
-        return [Rows(tuples.axis)] if tuples.outer == tuples.inner == 1 else _meet()
-    if _has_place(tuples):
-        raise RowsMeet("computes with the place of a row")
+    if isinstance(tuples, Rows) and tuples.has_place:
+        if shared or site.facts[0] != Rows(0) or tuples.outer * tuples.inner != 1:
+            raise RowsMeet("computes with the place of a row")
+        return [Rows(tuples.axis)]
     both = [*range(shared)]
     places = [f"index {i}" for i in range(shared, rank - 1)]
     rest = [f"rest {i}" for i in range(site.result_ranks[0] - shared - len(places))]
@@ -351,10 +337,6 @@ def _scatter_nd(site: Site) -> list[Fact]:
     if updates is not SAME and updates != Rows(tuples.axis, tuples.outer, tuples.inner):
         raise RowsMeet("changes rows by other rows")
     return [Rows(0)]
-
-
-def _meet() -> list[Fact]:
-    raise RowsMeet("computes with the place of a row")
 
 
 def _one_hot(site: Site) -> Labelled:
@@ -377,8 +359,7 @@ def _resize(site: Site) -> Labelled:
         before, after = site.shapes[0][0], site.results[0][0]
         kept = [float(before[axis] == after[axis]) for axis in named]
         met = {axis for axis, scale in zip(named, scales or kept, strict=True) if scale != 1}
-    labels = _without(met, rank)
-    return [labels], [labels]
+    return _along(site, met)
 
 
 def _reverse_sequence(site: Site) -> Labelled:
@@ -429,68 +410,63 @@ _FOLDS = (
     *("braid.l1_norm", "braid.l2_norm", "braid.log_sum", "braid.sum_square"),
 )
 
+_OVER_DIM = (
+    *("aten.softmax", "aten.log_softmax", "aten.select", "braid.hardmax", "braid.lp_normalise"),
+    *("braid.cumsum", "braid.cumprod", "braid.topk"),
+)
+
+_LABELLINGS: Mapping[str, Labelling] = {
+    **dict.fromkeys(_ELEMENTWISE, _elementwise),
+    **dict.fromkeys((kind for kind, entry in OPS.items() if entry.pointwise), _elementwise),
+    **dict.fromkeys(_LEADING, leading()),
+    **dict.fromkeys(_FOLDS, _fold),
+    **dict.fromkeys(_OVER_DIM, over("dim")),
+    **dict.fromkeys(("braid.argmax", "braid.argmin"), over("dim", 0)),
+    **dict.fromkeys(
+        ("aten.layer_norm", "braid.from_axis", "braid.layer_norm_statistics", "braid.rms_norm"),
+        _from_axis,
+    ),
+    **dict.fromkeys(("aten.matmul", "braid.matmul_integer"), _matmul),
+    **dict.fromkeys(("aten.linear", "braid.linear_add"), _linear),
+    **dict.fromkeys(("aten.det", "braid.trilu"), along(-2, -1)),
+    **dict.fromkeys(("braid.rotary_embedding", "braid.cache_update"), _same_first),
+    **dict.fromkeys(("braid.quantise", "braid.dequantise"), _quantise),
+    "aten.batch_norm": along(1),
+    "aten.einsum": _einsum,
+    "aten.grid_sample": leading(1),
+    "aten.permute": _permute,
+    "aten.scaled_dot_product_attention": _scaled_attention,
+    "braid.attention": _attention,
+    "braid.convolution_add": leading(3),
+    "braid.deformable_convolution": leading(2, 4),
+    "braid.dft": over("axis", -2),
+    "braid.gather_elements": _gather_elements,
+    # Its second result counts elements of all rows, and has no labels.
+    "braid.max_pool_with_indices": lambda site: ([[ROWS]], [[ROWS]]),
+    "braid.mean_variance_normalise": over("axes"),
+    "braid.one_hot": _one_hot,
+    "braid.pad": _pad,
+    "braid.quantised_matmul": lambda site: _matmul(site, 0, 3),
+    "braid.recurrent": _recurrent(1, (2, 3)),
+    "braid.recurrent_steps": _recurrent(4, (5, 6)),
+    "braid.resize": _resize,
+    "braid.reverse_sequence": _reverse_sequence,
+    "braid.scatter_elements": _scatter_elements,
+    "braid.slice": _slice,
+    "braid.split": over("axis", 0),
+    "braid.tile": _tile,
+}
+
 RULES: Mapping[str, Rule] = {
-    **{kind: labelled(_elementwise) for kind in _ELEMENTWISE},
-    **{kind: labelled(_elementwise) for kind, entry in OPS.items() if entry.pointwise},
-    **{kind: labelled(leading()) for kind in _LEADING},
-    **{kind: labelled(_fold) for kind in _FOLDS},
-    "braid.convolution_add": labelled(leading(3)),
-    "aten.grid_sample": labelled(leading(1)),
-    "braid.deformable_convolution": labelled(leading(2, 4)),
-    "braid.max_pool_with_indices": labelled(_pool_with_indices),
-    "aten.batch_norm": labelled(_batch_norm),
-    "aten.softmax": labelled(over("dim")),
-    "aten.log_softmax": labelled(over("dim")),
-    "braid.hardmax": labelled(over("dim")),
-    "braid.lp_normalise": labelled(over("dim")),
-    "braid.cumsum": labelled(over("dim")),
-    "braid.cumprod": labelled(over("dim")),
-    "braid.topk": labelled(over("dim")),
-    "braid.argmax": labelled(over("dim", 0)),
-    "braid.argmin": labelled(over("dim", 0)),
-    "braid.mean_variance_normalise": labelled(over("axes")),
-    "braid.dft": labelled(over("axis", -2)),
-    "braid.split": labelled(over("axis", 0)),
-    "aten.select": labelled(_select),
-    "braid.from_axis": labelled(_from_axis),
-    "aten.layer_norm": labelled(_from_axis),
-    "braid.layer_norm_statistics": labelled(_from_axis),
-    "braid.rms_norm": labelled(_from_axis),
-    "braid.trilu": labelled(lambda site: _along(site, (-2, -1))),
-    "aten.det": labelled(lambda site: _along(site, (-2, -1))),
-    "aten.matmul": labelled(_matmul),
-    "braid.matmul_integer": labelled(_matmul),
-    "braid.quantised_matmul": labelled(_quantised_matmul),
-    "aten.linear": labelled(_linear),
-    "braid.linear_add": labelled(_linear),
-    "aten.einsum": labelled(_einsum),
-    "aten.scaled_dot_product_attention": labelled(_scaled_attention),
-    "braid.attention": labelled(_attention),
-    "braid.rotary_embedding": labelled(_same_first),
-    "braid.cache_update": labelled(_same_first),
-    "braid.recurrent": labelled(_recurrent(1, (2, 3))),
-    "braid.recurrent_steps": labelled(_recurrent(4, (5, 6))),
-    "aten.permute": labelled(_permute),
-    "braid.reshape": _reshape,
-    "braid.flatten": _reshape,
-    "braid.squeeze": _reshape,
-    "braid.unsqueeze": _reshape,
-    "braid.slice": labelled(_slice),
-    "braid.pad": labelled(_pad),
-    "braid.tile": labelled(_tile),
+    **{kind: labelled(labelling) for kind, labelling in _LABELLINGS.items()},
+    **dict.fromkeys(
+        ("braid.flatten", "braid.reshape", "braid.squeeze", "braid.unsqueeze"), _reshape
+    ),
+    **dict.fromkeys(("aten.embedding", "braid.gather"), _gather),
     "aten.cat": _cat,
-    "braid.gather": _gather,
-    "aten.embedding": _gather,
-    "braid.gather_elements": labelled(_gather_elements),
-    "braid.scatter_elements": labelled(_scatter_elements),
+    "braid.cast_like": _cast_like,
     "braid.gather_nd": _gather_nd,
     "braid.scatter_nd": _scatter_nd,
-    "braid.one_hot": labelled(_one_hot),
-    "braid.resize": labelled(_resize),
-    "braid.reverse_sequence": labelled(_reverse_sequence),
-    "braid.cast_like": _cast_like,
-    "braid.quantise": labelled(_quantise),
-    "braid.dequantise": labelled(_quantise),
 }
 
 TAKES_PLACES = frozenset({"aten.cat", "braid.gather", "braid.gather_nd", "braid.scatter_nd"})

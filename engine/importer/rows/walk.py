@@ -329,22 +329,6 @@ def _quotient(_: Operator, places: Sequence[int], few: Contents, many: Contents)
     return list(places) == [0] and all(_is_whole(x.double() / y) for x, y in (few, many))
 
 
-def _where(_: Operator, places: Sequence[int], _few: Contents, _many: Contents) -> bool:
-    return 0 not in places
-
-
-def _gathered(_: Operator, places: Sequence[int], _few: Contents, _many: Contents) -> bool:
-    return list(places) == [0]
-
-
-def _one(_: Operator, places: Sequence[int], _few: Contents, _many: Contents) -> bool:
-    return len(places) == 1
-
-
-def _one_factor(_: Operator, _places: Sequence[int], few: Contents, many: Contents) -> bool:
-    return int((few[0] != many[0]).sum()) == 1
-
-
 def _beside(limit: int) -> _IsAffine:
     """Test for kinds that choose, beside numbers of at most ``limit``, always in the same way."""
 
@@ -356,12 +340,12 @@ def _beside(limit: int) -> _IsAffine:
 
 
 _AFFINE_IF: Mapping[str, _IsAffine] = {
-    "braid.gather": _gathered,
+    "braid.gather": lambda _, places, few, many: list(places) == [0],
     "braid.cast": _cast,
-    "aten.mul": _one,
+    "aten.mul": lambda _, places, few, many: len(places) == 1,
     "aten.div": _quotient,
-    "braid.prod": _one_factor,
-    "aten.where": _where,
+    "braid.prod": lambda _, places, few, many: int((few[0] != many[0]).sum()) == 1,
+    "aten.where": lambda _, places, few, many: 0 not in places,
     "aten.eq": _beside(-1),  # looks for the -1 of a Reshape
     "aten.maximum": _beside(1),
 }

@@ -31,40 +31,37 @@ from braid.engine.passes.specialise import Trace, trace
 from braid.engine.runtime.memory import raise_out_of_memory
 
 _DOMAINS = {"ai.onnx": ""}  # two names of one
-_ML, _CONTRIB = "ai.onnx.ml", "com.microsoft"
+_ML, _CONTRIB, _NCHWC = "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"
 
 LEADING: Mapping[tuple[str, str], tuple[int, ...]] = {
-    **{
-        (_ML, kind): (0,)
-        for kind in (
-            *("ArrayFeatureExtractor", "Binarizer", "CategoryMapper", "Imputer", "LabelEncoder"),
-            *("LinearClassifier", "LinearRegressor", "Normalizer", "OneHotEncoder", "Scaler"),
-            *("SVMClassifier", "SVMRegressor", "TreeEnsemble", "TreeEnsembleClassifier"),
-            *("TreeEnsembleRegressor",),
-        )
-    },
-    (_ML, "FeatureVectorizer"): tuple(range(64)),
-    ("", "RegexFullMatch"): (0,),
-    ("", "StringConcat"): (0, 1),
-    ("", "TfIdfVectorizer"): (0,),
-    **{
-        (_CONTRIB, kind): (0,)
-        for kind in (
-            *("FusedConv", "FusedGemm", "Gelu", "BiasGelu", "FastGelu", "QuickGelu"),
-            *("MatMulNBits", "QLinearConv", "QLinearSoftmax", "QLinearLeakyRelu"),
-            *("QLinearSigmoid", "QLinearAveragePool", "QLinearGlobalAveragePool", "NhwcMaxPool"),
-        )
-    },
-    (_CONTRIB, "QLinearAdd"): (0, 3),
-    (_CONTRIB, "QLinearMul"): (0, 3),
-    (_CONTRIB, "SkipLayerNormalization"): (0, 1),
-    (_CONTRIB, "SkipSimplifiedLayerNormalization"): (0, 1),
-    (_CONTRIB, "EmbedLayerNormalization"): (0, 1, 7, 8),
-    (_CONTRIB, "Attention"): (0, 3, 5),
-    (_CONTRIB, "MultiHeadAttention"): (0, 1, 2, 4, 5, 6, 7),
-    **{("com.microsoft.nchwc", kind): (0, 3) for kind in ("Conv", "MaxPool", "AveragePool")},
-    **{("com.microsoft.nchwc", kind): (0,) for kind in ("GlobalMaxPool", "GlobalAveragePool")},
-    **{("com.microsoft.nchwc", kind): (0,) for kind in ("ReorderInput", "ReorderOutput")},
+    (domain, kind): operands
+    for domain, operands, kinds in (
+        (
+            _ML,
+            (0,),
+            "ArrayFeatureExtractor Binarizer CategoryMapper Imputer LabelEncoder LinearClassifier "
+            "LinearRegressor Normalizer OneHotEncoder Scaler SVMClassifier SVMRegressor "
+            "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor",
+        ),
+        (_ML, tuple(range(64)), "FeatureVectorizer"),
+        ("", (0,), "RegexFullMatch TfIdfVectorizer"),
+        ("", (0, 1), "StringConcat"),
+        (
+            _CONTRIB,
+            (0,),
+            "FusedConv FusedGemm Gelu BiasGelu FastGelu QuickGelu MatMulNBits QLinearConv "
+            "QLinearSoftmax QLinearLeakyRelu QLinearSigmoid QLinearAveragePool "
+            "QLinearGlobalAveragePool NhwcMaxPool",
+        ),
+        (_CONTRIB, (0, 3), "QLinearAdd QLinearMul"),
+        (_CONTRIB, (0, 1), "SkipLayerNormalization SkipSimplifiedLayerNormalization"),
+        (_CONTRIB, (0, 1, 7, 8), "EmbedLayerNormalization"),
+        (_CONTRIB, (0, 3, 5), "Attention"),
+        (_CONTRIB, (0, 1, 2, 4, 5, 6, 7), "MultiHeadAttention"),
+        (_NCHWC, (0, 3), "Conv MaxPool AveragePool"),
+        (_NCHWC, (0,), "GlobalMaxPool GlobalAveragePool ReorderInput ReorderOutput"),
+    )
+    for kind in kinds.split()
 }
 """Operands of kinds without a lowering whose dimension 0 is the batch, as is that of results."""
 
