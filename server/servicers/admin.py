@@ -125,6 +125,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     async def SetServing(self, request: wire.ServingConfig, context: Context) -> wire.ServingConfig:
         async with answering(context):
+            check_model_name(request.model)
             interface = self._policies.config(request.model).interface
             target = replace(serving_from_wire(request), interface=interface)
             await self._policies.configure(request.model, target)

@@ -12,7 +12,7 @@ import pytest
 
 from braid.server.http2.frames import ErrorCode, settings_frame
 from campaigns.noise import methods_of
-from tests.attack.messages.connections import HEALTH, Wire, bomb, half_message, head
+from tests.attack.messages.connections import HEALTH, INFER, Wire, bomb, half_message, head
 from tests.attack.target import CALLS_MEMORY_BYTES, Target
 
 pytestmark = pytest.mark.ci
@@ -91,7 +91,7 @@ def test_half_messages_hold_the_limit_at_most_and_others_get_through(
             time.sleep(2)
             target.answer()
             wire = Wire(target.address)
-            wire.headers(1, head(HEALTH))
+            wire.headers(1, head(INFER, ("authorization", target.metadata[0][1])))
             wire.send_all(1, b"\0" + (40 * MIB).to_bytes(4, "big") + bytes(40 * MIB))
             assert wire.status(1) == 3  # it came through, and is no message of its type
             wire.close()

@@ -9,18 +9,12 @@ import pytest
 
 from campaigns.noise import methods_of
 from tests.attack.messages import admin, inference, open_inference, parts
-from tests.attack.messages.grpc_calls import OIP, GrpcCall, check
+from tests.attack.messages.grpc_calls import OPEN, GrpcCall, check
 from tests.attack.target import Target
 from tests.attack.test_bad_requests import CALLS as BAD_CALLS
 from tests.attack.test_bad_requests import UPLOADS
 
 pytestmark = pytest.mark.ci
-
-OPEN = (
-    *("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"),
-    *(f"{OIP}ServerLive", f"{OIP}ServerReady"),
-)
-"""Methods that take no token."""
 
 CALLS: dict[str, GrpcCall] = {
     **dict(inference.calls()),

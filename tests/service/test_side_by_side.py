@@ -89,7 +89,7 @@ def test_sixteen_callers_run_side_by_side_under_the_plan_that_is_shown(
         assert beside.plan_id in ran
         assert ran <= {beside.plan_id, plan.plan_id if plan.promoted else "sequential"}
         assert main(["schedule", "show", "cnn", "--address", server.address]) == 0
-        assert f"{SHOWN}, plan {beside.plan_id}" in capsys.readouterr().out
+        assert f"{SHOWN}, plan {beside.plan_id}" in " ".join(capsys.readouterr().out.split())
         page = server.http("/console/schedules/cnn/1/1?device=cpu")
         assert SHOWN in page
         assert beside.plan_id in page

@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from braid_client.wire import admin_pb2 as wire
 from tests.attack.messages.bad_requests import MEGABYTE
-from tests.attack.messages.doors import INVALID, MISSING
+from tests.attack.messages.doors import INVALID, MISSING, TOO_LARGE
 from tests.attack.messages.grpc_calls import ADMIN, GrpcCall
 from tests.attack.target import PREY
 
@@ -204,9 +204,10 @@ def _health() -> Iterator[tuple[str, GrpcCall]]:
     service = "/grpc.health.v1.Health/"
     for what, (name, _) in NAMES.items():
         asked = health_pb2.HealthCheckRequest(service=name)
-        status = MISSING if name else "OK"  # "" is the server itself
-        yield f"health: {what}", GrpcCall(f"{service}Check", [asked], status)
-        yield f"health to watch: {what}", GrpcCall(f"{service}Watch", [asked], "OK")
+        checked = MISSING if name else "OK"  # "" is the server itself
+        for method, status in (("Check", checked), ("Watch", "OK")):
+            call = GrpcCall(service + method, [asked], TOO_LARGE if name == MEGABYTE else status)
+            yield f"health, {method}: {what}", call
 
 
 def _reflection() -> Iterator[tuple[str, GrpcCall]]:

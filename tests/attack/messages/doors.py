@@ -25,6 +25,7 @@ from tests.attack.target import PREY
 
 ROW = np.arange(3, dtype="<f4").tobytes()
 INVALID, MISSING, NOT_OFFERED = "INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED"
+TOO_LARGE = "RESOURCE_EXHAUSTED"
 HTTP_STATUS = {INVALID: 400, MISSING: 404, NOT_OFFERED: 501}
 LENGTH = "Inference-Header-Content-Length"
 DOORS = ("braid", "oip", "rest")

@@ -14,6 +14,11 @@ from braid_client.wire import inference_pb2
 
 BRAID, ADMIN = "/braid.v1.InferenceService/", "/braid.v1.AdminService/"
 OIP = "/inference.GRPCInferenceService/"
+OPEN = (
+    *("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"),
+    *(f"{OIP}ServerLive", f"{OIP}ServerReady"),
+)
+"""Methods that take no token, and 4 KiB."""
 UNARY_STREAM = (f"{ADMIN}WatchJob", "/grpc.health.v1.Health/Watch")
 STREAM_UNARY = (f"{ADMIN}RegisterModel",)
 STREAM_STREAM = (

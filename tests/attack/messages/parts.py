@@ -12,8 +12,8 @@ from tritonclient.grpc import service_pb2 as oip
 
 from braid_client.wire import admin_pb2, inference_pb2
 from braid_client.wire_fields import field
-from tests.attack.messages.doors import INVALID, ROW
-from tests.attack.messages.grpc_calls import BRAID, OIP, GrpcCall
+from tests.attack.messages.doors import INVALID, ROW, TOO_LARGE
+from tests.attack.messages.grpc_calls import BRAID, OIP, OPEN, GrpcCall
 from tests.attack.messages.http_requests import HttpRequest, post
 from tests.attack.messages.rest import INFER
 from tests.attack.target import GROWN, PREY
@@ -26,6 +26,7 @@ METHODS = [
     for method in service.methods
 ]
 NOISE = b"\xff"  # the beginning of a tag, and nothing after it
+LARGER = ("Received message larger than max",)
 TOO_MANY = ("more than 131072 fields and messages; send fewer",)
 ANY = oip.InferParameter(int64_param=1)
 
@@ -52,11 +53,6 @@ MESSAGES: Mapping[str, tuple[str, bytes, Sequence[str]]] = {
     "a name of 60 MiB": (
         f"{OIP}ModelInfer",
         request(ROW, inputs=[{"name": "\x1b" * (60 << 20)}]).SerializeToString(),
-        ["more than 2097152 bytes in a text"],
-    ),
-    "a service of 60 MiB": (
-        "/grpc.health.v1.Health/Watch",
-        health_pb2.HealthCheckRequest(service="x" * (60 << 20)).SerializeToString(),
         ["more than 2097152 bytes in a text"],
     ),
     "5,000 inputs": (
@@ -92,7 +88,8 @@ def calls() -> Iterator[tuple[str, GrpcCall]]:
         yield f"parts: {what}", GrpcCall(method, [data], INVALID, words)
     for method in METHODS:
         unknown = b"\x98\x3f\x01" * 1_000_000
-        yield f"parts: {method}", GrpcCall(method, [unknown], INVALID, TOO_MANY)
+        refused = (TOO_LARGE, LARGER) if method in OPEN else (INVALID, TOO_MANY)
+        yield f"parts: {method}", GrpcCall(method, [unknown], *refused)
         told = [f"cannot be decoded as a request of {method};"]
         yield f"noise: {method}", GrpcCall(method, [NOISE], INVALID, told)
 

@@ -12,6 +12,7 @@ from tests.attack.messages.http_requests import HttpRequest, get, of_protocol, p
 from tests.attack.target import PREY
 
 INFER = f"/v2/models/{PREY}/infer"
+PREDICT = f"/v1/models/{PREY}:predict"
 BOMB = gzip.compress(bytes(100 << 20))  # 100 KB that are 100 MB
 
 RIGHT: Mapping[str, Any] = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [0, 1, 2]}
@@ -75,6 +76,25 @@ BODIES: Mapping[str, tuple[str | bytes, Sequence[str]]] = {
     "a number for an id": (around(id=7), ["'id' of the request must be a string"]),
 }
 """Body of a request to infer, and words of the refusal: all are 400."""
+
+PREDICTIONS: Mapping[str, tuple[str | bytes, Sequence[str]]] = {
+    "nothing": ("", ["not JSON"]),
+    "a list": ("[]", ["no object"]),
+    "no text": (b'{"instances": "\xff\xfe"}', ["not JSON"]),
+    "neither": ("{}", ["give 'instances'"]),
+    "both": ('{"instances": [], "inputs": []}', ["give 'instances'"]),
+    "5,000 lists": ('{"instances": ' + "[" * 5000, ["not JSON"]),
+    "10,000 lists, ended": ('{"instances": ' + "[" * 10_000 + "]" * 10_000 + "}", []),
+    "an object of rows": ('{"instances": {}}', ["'instances' is no list"]),
+    "no rows": ('{"instances": []}', []),
+    "uneven rows": ('{"instances": [[1, 2, 3], [1, 2]]}', ["rows of different shapes"]),
+    "rows of objects and lists": ('{"instances": [{"x": [1, 2, 3]}, [1, 2, 3]]}', ["same inputs"]),
+    "another input": ('{"instances": [{"\\u0000y": [1, 2, 3]}]}', ["no input"]),
+    "texts for numbers": ('{"instances": [["a", "b", "c"]]}', []),
+    "nulls": ('{"instances": [[null, null, null]]}', []),
+    "a number beyond all": ('{"instances": [[1e999, 0, 0]]}', ["not JSON"]),
+}
+"""Body of a prediction by V1, and words of the refusal: all are 400."""
 
 SIZES: Mapping[str, tuple[object, Sequence[str]]] = {
     "more than there is": (13, ["'x' has the binary_data_size 13", "12 bytes are left"]),
@@ -193,6 +213,10 @@ def requests() -> Iterator[tuple[str, HttpRequest]]:
     """Yield all cases by name."""
     for what, (data, words) in BODIES.items():
         yield f"infer: {what}", of_protocol(post(INFER, data, 400, words))
+    for what, (data, words) in PREDICTIONS.items():
+        yield f"predict: {what}", of_protocol(post(PREDICT, data, 400, words))
+    of_version = post(f"/v1/models/{PREY}/versions/1:predict", "{}", 400, ["give 'instances'"])
+    yield "predict: by a version", of_protocol(of_version)
     for what, (size, told) in SIZES.items():
         head = body(data=None, parameters={"binary_data_size": size})
         length = {LENGTH: str(len(head))}
