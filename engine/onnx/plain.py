@@ -19,7 +19,6 @@ from braid.core.tensor import DTYPE_BYTES
 from braid.engine.lowering.builder import UnsupportedUse
 from braid.engine.onnx.structure import all_nodes, graphs_of
 from braid.engine.onnx.tensors import dtype_name, to_tensor
-from braid.engine.ops.dtypes import torch_dtype
 
 MAX_DENSE_BYTES = 2 << 30
 """Most bytes that all sparse tensors of a model may take, made dense."""
@@ -49,39 +48,49 @@ def make_plain(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None
 
 
 def _make_dense(model: ModelProto) -> None:
-    left = MAX_DENSE_BYTES
-    for graph in graphs_of(model):
-        for sparse in graph.sparse_initializer:
-            graph.initializer.append(_dense(sparse, left))
-            left -= len(graph.initializer[-1].raw_data)
+    graphs = [graph for graph in graphs_of(model) if graph.sparse_initializer]
+    constants = [
+        attribute
+        for body in (model.graph.node, *(function.node for function in model.functions))
+        for node in all_nodes(body)
+        for attribute in node.attribute
+        if node.op_type == "Constant" and attribute.HasField("sparse_tensor")
+    ]
+    sparse = [one for graph in graphs for one in graph.sparse_initializer]
+    sparse += [constant.sparse_tensor for constant in constants]
+    if sum(map(_dense_bytes, sparse)) > MAX_DENSE_BYTES:
+        raise ModelImportError(
+            f"the sparse tensors of the model take more than {MAX_DENSE_BYTES} bytes as dense "
+            "ones, as which they are served; make them smaller"
+        )
+    for graph in graphs:
+        graph.initializer.extend(_dense(one) for one in graph.sparse_initializer)
         del graph.sparse_initializer[:]
-    for body in (model.graph.node, *(function.node for function in model.functions)):
-        for node in all_nodes(body):
-            for attribute in node.attribute:
-                if node.op_type == "Constant" and attribute.HasField("sparse_tensor"):
-                    attribute.t.CopyFrom(_dense(attribute.sparse_tensor, left))
-                    left -= len(attribute.t.raw_data)
-                    attribute.ClearField("sparse_tensor")
-                    attribute.name, attribute.type = "value", attribute.TENSOR
+    for constant in constants:
+        constant.t.CopyFrom(_dense(constant.sparse_tensor))
+        constant.ClearField("sparse_tensor")
+        constant.name, constant.type = "value", constant.TENSOR
 
 
-def _dense(sparse: SparseTensorProto, left_bytes: int) -> TensorProto:
+def _dense_bytes(sparse: SparseTensorProto) -> int:
+    label, shape = f"sparse tensor {sparse.values.name!r}", list(sparse.dims)
+    if not shape or min(shape) < 0:
+        raise ModelImportError(f"{label} has the shape {shape}, which no sparse tensor has")
+    try:
+        return math.prod(shape) * DTYPE_BYTES[dtype_name(sparse.values.data_type)]
+    except UnsupportedUse as error:
+        raise ModelImportError(f"{label}: {error}; save the model with it dense") from error
+
+
+def _dense(sparse: SparseTensorProto) -> TensorProto:
     """Return a tensor of the values of a sparse one, and of zeros elsewhere."""
     label, shape = f"sparse tensor {sparse.values.name!r}", tuple(sparse.dims)
     try:
-        dtype = dtype_name(sparse.values.data_type)
         values, indices = to_tensor(sparse.values), to_tensor(sparse.indices)
     except UnsupportedUse as error:
         raise ModelImportError(f"{label}: {error}; save the model with it dense") from error
-    if not shape or any(extent < 0 for extent in shape):
-        raise ModelImportError(f"{label} has the shape {list(shape)}, which no sparse tensor has")
-    if math.prod(shape) * DTYPE_BYTES[dtype] > left_bytes:
-        raise ModelImportError(
-            f"{label} of shape {list(shape)} and those before it take more than {MAX_DENSE_BYTES} "
-            "bytes as dense tensors, as which they are served"
-        )
     places = _places(label, shape, len(values) if values.dim() == 1 else -1, indices)
-    flat = torch.zeros(math.prod(shape), dtype=torch_dtype(dtype))
+    flat = torch.zeros(math.prod(shape), dtype=values.dtype)
     flat[places] = values
     raw = flat.view(torch.uint8).numpy().tobytes()
     return TensorProto(

@@ -128,7 +128,7 @@ def test_hostile_sparse_constants_are_refused(name: str, tmp_path: Path) -> None
 def test_sparse_constants_are_bounded_together(tmp_path: Path) -> None:
     much = [sparse(VALUES[:0], np.zeros(0, np.int64), (1 << 28,), name) for name in "abw"]
 
-    with pytest.raises(ModelImportError, match=r"'w' of shape .* and those before it take more"):
+    with pytest.raises(ModelImportError, match="take more than 2147483648 bytes"):
         answers(as_model(product(*much)), {"x": X}, tmp_path)
 
 
