@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.regular_file import NoRegularFile
+from braid.engine.importer.host.report import RAISED
 from braid.engine.importer.upload.archive import Archive, is_zip
 from braid.engine.runtime.memory import raise_out_of_memory
 
@@ -34,7 +35,7 @@ NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 class UploadedModel(Protocol):
     """An uploaded model, checked as far as that needs no torch."""
 
-    kind: str  # "onnx" or "pt2"
+    kind: str  # "onnx", or one of report.CONVERTED
     file: Path | None  # all of the model in one file that other runtimes read
     remark: str  # what is not served as the file has it, for the report; "" if nothing
     metadata: Mapping[str, str]  # properties that the file has of itself
@@ -210,7 +211,7 @@ class OnnxUpload:
 
     def _replace(self, model: ModelProto) -> None:
         """Let a newer form of the model stand for it, in a file that other runtimes read."""
-        self._model, self._as_filed = model, self._path
+        self.kind, self._model, self._as_filed = RAISED, model, self._path
         self._path = self.file = self._work / "newer.onnx"
         self._path.write_bytes(model.SerializeToString())
         self._data = frozenset()

@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
+from braid.engine.importer.artefact import load_artefact
+from braid.engine.importer.host.report import MODEL_FILE
 from braid.engine.onnx.old_operators import raised
-from tests.engine.importer.running import answers
+from tests.engine.importer.running import answers, imported
 from tests.engine.onnx.oracle import value_info
 
 Array = NDArray[Any]
@@ -235,6 +237,17 @@ def test_ranks_are_found_inside_of_branches(tmp_path: Path) -> None:
         found = answers(made, {"x": X, "b": C, "c": np.array(is_chosen)}, folder)
 
         np.testing.assert_allclose(found["y0"], expected, rtol=1e-5)
+
+
+async def test_a_server_keeps_the_raised_file_for_onnxruntime(tmp_path: Path) -> None:
+    made = old_model(6, "Add", X, (C,), axis=1, broadcast=1)
+
+    artefact = await imported(made, tmp_path)
+
+    kept = onnxruntime.InferenceSession(artefact / MODEL_FILE)
+    np.testing.assert_allclose(kept.run(None, {"x": X})[0], X + PIXELS, rtol=1e-6)
+    report = load_artefact(artefact).report
+    assert (report.opset, report.batch is not None) == (6, True)
 
 
 def test_what_cannot_be_raised_says_what_helps(tmp_path: Path) -> None:
