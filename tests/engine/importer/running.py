@@ -81,10 +81,12 @@ def answers(
     inputs: Mapping[str, NDArray[Any]],
     folder: Path,
     shapes: Shapes = MappingProxyType({}),
+    samples: Path | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Outputs of the imported model, through its artefact."""
     (folder / "upload").write_bytes(model.SerializeToString())
-    artefact = load_artefact(import_here(folder / "upload", folder / "artefact", shapes=shapes))
+    made = import_here(folder / "upload", folder / "artefact", samples, shapes=shapes)
+    artefact = load_artefact(made)
     tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
     statics = {name: tensors[name] for name in static_inputs(artefact.graph)}
     specs = {name: spec_of(tensor) for name, tensor in tensors.items()}

@@ -183,3 +183,45 @@ def test_an_input_without_a_shape_is_told_what_helps(tmp_path: Path) -> None:
         answers(made, {"x": X}, tmp_path)
 
     assert "does not declare a shape" in str(refusal.value)
+
+
+AUDIO = np.random.default_rng(3).standard_normal(1323).astype(np.float32)
+
+
+def over_samples(frame: int, frames: int) -> onnx.ModelProto:
+    """Frames of a signal of one open axis, and a convolution over some of them."""
+    nodes = [
+        helper.make_node("Reshape", ["audio", "frame"], ["rows"]),
+        helper.make_node("Unsqueeze", ["rows", "axes"], ["image"]),
+        helper.make_node("Conv", ["image", "w"], ["y"]),
+    ]
+    constants = {
+        "frame": np.array([-1, frame]),
+        "axes": np.array([0, 1]),
+        "w": np.ones((1, 1, frames, frame), np.float32),
+    }
+    drawn = graph(nodes, tensors(audio=["samples"]), tensors(y=None), constants)
+    return as_model(drawn)
+
+
+@pytest.mark.parametrize(("frame", "frames"), [(160, 1), (147, 1), (160, 3), (512, 1)])
+def test_a_network_over_samples_needs_no_help(frame: int, frames: int, tmp_path: Path) -> None:
+    made, audio = over_samples(frame, frames), AUDIO[: 1323 // frame * frame]
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+
+    found = answers(made, {"audio": audio}, tmp_path)["y"]
+
+    np.testing.assert_allclose(found, session.run(None, {"audio": audio})[0], atol=1e-4)
+
+
+def test_a_network_over_samples_says_what_helps_and_it_does(tmp_path: Path) -> None:
+    made = over_samples(441, 3)
+    with pytest.raises(ModelImportError, match="--input-shape audio=SAMPLES"):
+        answers(made, {"audio": AUDIO}, tmp_path)
+    np.savez(tmp_path / "samples.npz", audio=AUDIO[np.newaxis])
+    expected = AUDIO.sum().reshape(1, 1, 1, 1)
+
+    for help_given in ({"shapes": {"audio": (1323,)}}, {"samples": tmp_path / "samples.npz"}):
+        (folder := tmp_path / next(iter(help_given))).mkdir()
+        found = answers(made, {"audio": AUDIO}, folder, **help_given)["y"]
+        np.testing.assert_allclose(found, expected, atol=1e-3)
