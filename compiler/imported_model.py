@@ -71,7 +71,7 @@ class ImportedModel:
         """Whether the import compared with ONNX Runtime, on the file itself and in its types."""
         report = self.report
         is_reference = report.verified.reference.startswith(f"{ONNXRUNTIME} ")
-        return is_reference and not report.narrow_type and report.source != CONVERTED
+        return is_reference and not report.narrow_type and report.source not in CONVERTED
 
     @property
     def static(self) -> StaticContent:

@@ -15,7 +15,7 @@ import posixpath
 import re
 import stat
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import IO, BinaryIO, Self
@@ -76,8 +76,8 @@ class ModelFile:
         return digest.hexdigest()
 
     def _zipped(self) -> Iterator[bytes]:
-        names = [(self.model, name_of_model(self.model.name))]
-        names += [(path, path.relative_to(self.model.parent).as_posix()) for path in self.data]
+        names = [(path, path.relative_to(self.model.parent).as_posix()) for path in self.data]
+        names.insert(0, (self.model, name_of_model(self.model.name, [each for _, each in names])))
         with ZipOfFiles() as files:
             for path, inside in names:
                 files.begin(inside)
@@ -123,9 +123,13 @@ class ZipOfFiles:
             self._member.close()
 
 
-def name_of_model(name: str) -> str:
-    """Return the name of a model file in its zip."""
-    return name if _MODEL_NAME.fullmatch(name) else "model.onnx"
+def name_of_model(name: str, data: Iterable[str]) -> str:
+    """Return the name of a model file in its zip, beside files or folders of data."""
+    taken = {each.partition("/")[0] for each in data}
+    found = name if _MODEL_NAME.fullmatch(name) else "model.onnx"
+    while found in taken:
+        found = f"_{found}"
+    return found
 
 
 def with_its_data(model: Path, *, links: bool = False) -> ModelFile:

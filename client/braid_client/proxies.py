@@ -13,13 +13,21 @@ _PORT = re.compile(r":[0-9]+$")
 
 
 def proxy_to(address: str) -> str:
-    """Return the proxy on the way to a server, as VARIABLE=HOST:PORT; "" if there is none."""
+    """Return the proxy on the way to a server, as VARIABLE=HOST:PORT; "" if there is none.
+
+    gRPC takes the first variable that is set, and no proxy if its value is not of http://.
+    """
     read_by_grpc = ("grpc_proxy", "https_proxy", "http_proxy")
-    name = next(filter(os.environ.get, read_by_grpc), "")
+    name = next((each for each in read_by_grpc if each in os.environ), "")
     host = _PORT.sub("", _BEFORE_HOST.sub("", address, 1)).strip("[]")
-    if not name or address.startswith("unix") or _goes_around(host):
+    try:
+        proxy = urlsplit(os.environ.get(name, ""))
+    except ValueError:
         return ""
-    return f"{name}={urlsplit(os.environ[name]).netloc.rpartition('@')[2]}"
+    is_http = proxy.scheme == "http" and proxy.netloc
+    if not is_http or address.startswith("unix") or _goes_around(host):
+        return ""
+    return f"{name}={proxy.netloc.rpartition('@')[2]}"
 
 
 def _goes_around(host: str) -> bool:

@@ -51,6 +51,14 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
             pending += [(graph.node, depth + 1) for graph in subgraphs(node)]
 
 
+def graphs_of(model: ModelProto) -> Iterator[GraphProto]:
+    """Graphs of a model: its own, and those of all nodes."""
+    yield model.graph
+    for body in (model.graph.node, *(function.node for function in model.functions)):
+        for node in all_nodes(body):
+            yield from subgraphs(node)
+
+
 def multiplies_integers(model: ModelProto) -> bool:
     """Whether operators multiply 8-bit integers themselves, not numbers that they stand for."""
     bodies = (model.graph.node, *(function.node for function in model.functions))

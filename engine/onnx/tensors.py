@@ -101,7 +101,10 @@ def input_spec(info: onnx.ValueInfoProto, *, or_strings: bool = False) -> Tensor
         raise UnsupportedUse(f"input {info.name!r} is not a tensor")
     tensor = info.type.tensor_type
     if not tensor.HasField("shape"):
-        raise ModelImportError(f"input {info.name!r} does not declare a shape; export it with one")
+        raise ModelImportError(
+            f"input {info.name!r} does not declare a shape; register it with one that it takes: "
+            f"--input-shape {info.name}=1,4 (four for its own extent; requests may differ)"
+        )
     dims: list[Dim] = []
     for axis, dim in enumerate(tensor.shape.dim):
         if dim.HasField("dim_value") and dim.dim_value > 0:

@@ -263,8 +263,9 @@ async def _messages(
     yield wire.RegisterModelRequest(header=form.header)
     packing = _Packing(is_zip=len(form.files) > 1)
     try:
+        data = [file.name for file in form.files[1:]]
         for at, file in enumerate(form.files):
-            packing.begin(file.name if at else name_of_model(file.name))
+            packing.begin(file.name if at else name_of_model(file.name, data))
             async for piece in body.pieces(file.size_bytes):
                 chunk = await asyncio.to_thread(packing.add, piece)
                 yield wire.RegisterModelRequest(chunk=chunk)

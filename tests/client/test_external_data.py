@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from braid.engine.importer.upload.archive import Archive
 from braid_client.errors import InvalidArgument
 from braid_client.external_data import with_its_data
 from braid_client.upload import open_model
@@ -59,6 +60,18 @@ def test_a_model_whose_name_says_nothing_is_sent_as_an_onnx_file(tmp_path: Path)
     path = in_several_files(tmp_path, "weights of net", "net.data")
 
     assert set(members(sent(path))) == {"model.onnx", "net.data"}
+
+
+@pytest.mark.parametrize("data", ["model.onnx", "model.onnx/w.bin"])
+def test_its_name_in_the_zip_is_not_that_of_its_data(tmp_path: Path, data: str) -> None:
+    path = in_several_files(tmp_path, "weights of net", data, "_model.onnx")
+
+    archive = tmp_path / "upload"
+    archive.write_bytes(sent(path))
+
+    assert set(members(archive.read_bytes())) == {"__model.onnx", "_model.onnx", data}
+    (tmp_path / "unpacked").mkdir()
+    assert Archive(archive).unpack(tmp_path / "unpacked").name == "__model.onnx"
 
 
 def test_detours_are_left_out_and_no_file_is_sent_twice(tmp_path: Path) -> None:

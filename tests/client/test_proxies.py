@@ -64,6 +64,17 @@ def test_exceptions_are_respected(
     assert proxy_to("other.test:8001") != "" or value == "*"
 
 
+@pytest.mark.parametrize(
+    "value", ["", REFUSES, f"https://{REFUSES}", f"//{REFUSES}", "http://", "http://[", "http:"]
+)
+def test_a_value_that_grpc_does_not_read_is_no_proxy(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("grpc_proxy", value)
+
+    assert proxy_to("192.0.2.1:8001") == ""
+
+
 @pytest.mark.parametrize("make", [Client, OnLoop], ids=["sync", "async"])
 def test_the_error_names_the_proxy_in_the_way(make: Any) -> None:
     client = make("192.0.2.1:8001", retry=RetryPolicy(max_attempts=1))

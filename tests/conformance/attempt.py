@@ -20,6 +20,8 @@ from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
 from braid.engine.importer.upload.onnx_file import parse_model
 from braid.engine.onnx.lowering import lower
+from braid.engine.onnx.old_operators import is_old, raised
+from braid.engine.onnx.plain import make_plain
 from braid.engine.onnx.prepare import prepare
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
@@ -48,7 +50,10 @@ class _NoTensor(Exception):
 
 
 def _attempt(case: Case, executor: CpuExecutor) -> tuple[Verdict, str]:
-    template, weights = run_passes(*lower(prepare(parse_model(case.model))))
+    model = parse_model(case.model)
+    make_plain(model, {})
+    newer = raised(model) if is_old(model) else model
+    template, weights = run_passes(*lower(prepare(newer)))
     for arrays, expected in case.data_sets:
         names = [name for name, _ in zip(template.inputs, arrays, strict=False)]
         inputs = dict(zip(names, map(as_tensor, arrays), strict=False))

@@ -30,7 +30,8 @@ GRAPH_FILE = "graph.json"
 WEIGHTS_FILE = "weights.safetensors"
 REPORT_FILE = "report.json"
 MODEL_FILE = "model.onnx"
-CONVERTED = "pt2"  # source of an artefact whose model file the import made from the upload
+RAISED = "old onnx"
+CONVERTED = ("pt2", RAISED)  # sources of artefacts whose model file the import made from the upload
 MAX_MODEL_BYTES = (1 << 31) - 1  # of a converted model: the most that a protobuf message takes
 
 UNSHOWN = (
@@ -72,7 +73,7 @@ class Report:
 
     sha256: str  # of the upload
     size_bytes: int  # of the upload
-    source: str  # "onnx"
+    source: str  # "onnx", or one of CONVERTED
     opset: int
     batch: BatchAxes | None  # None: served unbatched
     static_inputs: tuple[str, ...]  # inputs whose content decides shapes or branches
@@ -152,7 +153,7 @@ def verify_files(artefact: Path, report: Report) -> None:
         InvalidArtefact: a file is missing, of another kind, changed, or too many.
     """
     expected = {GRAPH_FILE, WEIGHTS_FILE}
-    if report.source == CONVERTED or report.files.get(MODEL_FILE) == report.sha256:
+    if report.source in CONVERTED or report.files.get(MODEL_FILE) == report.sha256:
         expected |= {MODEL_FILE} & set(report.files)
     entries = {e.name: e.is_file(follow_symlinks=False) for e in os.scandir(artefact)}
     if set(report.files) != expected or entries != dict.fromkeys([*expected, REPORT_FILE], True):
@@ -217,7 +218,7 @@ def check_file(artefact: Path, report: Report, name: str) -> None:
 
 def _size_bytes(report: Report, name: str, file: BufferedReader) -> int:
     """Bytes that a file of an artefact should have; a sparse one could be read for days."""
-    if name == MODEL_FILE and report.source != CONVERTED:
+    if name == MODEL_FILE and report.source not in CONVERTED:
         return report.size_bytes
     if name == MODEL_FILE:
         return min(os.fstat(file.fileno()).st_size, MAX_MODEL_BYTES)

@@ -211,7 +211,7 @@ def check_fit(
         ):
             raise InvalidRequest(
                 f"samples[{name!r}] has the shape {list(array.shape)}; the model takes {spec}, so "
-                f"give [samples, {', '.join(map(str, shape))}]"
+                f"give [{', '.join(['samples', *map(str, shape)])}]"
             )
     return len(next(iter(samples.values())))
 

@@ -81,7 +81,7 @@ def _import(request: ImportRequest, on_progress: OnProgress) -> None:
     on_progress(0.0, "reading the model")
     set_limits(request.limits)
     bound_trials(request.limits.run_seconds, request.upload.stat().st_size)
-    source = open_upload(request.upload, request.artefact.parent)
+    source = open_upload(request.upload, request.artefact.parent, request.hints.shapes)
     import_upload(source, request, on_progress)
 
 

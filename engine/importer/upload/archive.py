@@ -12,7 +12,7 @@ import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
@@ -22,6 +22,8 @@ from braid.core.regular_file import open_file
 
 MAX_MEMBERS = 100_000
 MAX_UNPACKED_BYTES = 16 << 30
+MAX_FOLDERS = 1000
+MAX_DEPTH = 32  # of folders
 MAX_RATIO = 100  # weights hardly shrink
 _FREE_BYTES = 64 << 20  # may be packed as tightly as one likes
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")  # control characters, a separator elsewhere
@@ -124,15 +126,15 @@ class Archive:
                 "folders around them"
             )
         try:
+            _make_folders(folder, self.names if tops else ())
             for name in self.names if tops else ():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 with (folder / name).open("xb") as file:
                     file.writelines(self.chunks(name))
             named = {top: places_of_data(folder / top) for top in tops}
             if len(tops) > 1:
                 tops = [top for top in tops if {*tops} - {top} <= {*map(name_inside, named[top])}]
-            for place in filter(name_inside, named[tops[0]] if tops else ()):
-                (folder / place).parent.mkdir(parents=True, exist_ok=True)  # as of a/../weights
+            places = filter(name_inside, named[tops[0]] if tops else ())
+            _make_folders(folder, places)  # as of a/../weights
         except OSError as error:
             if error.errno not in _NO_PLACE:
                 raise
@@ -146,6 +148,21 @@ class Archive:
                 "files it names as external data (a torch checkpoint cannot be imported)"
             )
         return folder / tops[0]
+
+
+def _make_folders(folder: Path, names: Iterable[str]) -> None:
+    """Make the folders in which files of these names lie."""
+    made: set[PurePosixPath] = set()
+    for name in names:
+        if name.count("/") <= MAX_DEPTH:
+            made.update(PurePosixPath(name).parents)
+        if name.count("/") > MAX_DEPTH or len(made) > MAX_FOLDERS:
+            raise ModelImportError(
+                f"the archive's files, or the places its model names, lie in more than "
+                f"{MAX_FOLDERS} folders, or more than {MAX_DEPTH} deep; put the data beside the "
+                "model: onnx.save_model(..., save_as_external_data=True, location='NAME.data')"
+            )
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
 
 
 def _check_sizes(members: list[zipfile.ZipInfo], packed: int) -> None:

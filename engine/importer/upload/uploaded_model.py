@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.regular_file import NoRegularFile
+from braid.engine.importer.host.report import RAISED
 from braid.engine.importer.upload.archive import Archive, is_zip
 from braid.engine.runtime.memory import raise_out_of_memory
 
@@ -27,11 +29,13 @@ if TYPE_CHECKING:  # torch is loaded only after the file has proved to be a mode
 MAX_METADATA_BYTES = 1 << 18
 """Longest properties of a file that are kept; names of a thousand classes take 30,000."""
 
+NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+
 
 class UploadedModel(Protocol):
     """An uploaded model, checked as far as that needs no torch."""
 
-    kind: str  # "onnx" or "pt2"
+    kind: str  # "onnx", or one of report.CONVERTED
     file: Path | None  # all of the model in one file that other runtimes read
     remark: str  # what is not served as the file has it, for the report; "" if nothing
     metadata: Mapping[str, str]  # properties that the file has of itself
@@ -71,12 +75,15 @@ class UploadedModel(Protocol):
         ...
 
 
-def open_upload(upload: Path, work: Path) -> UploadedModel:
+def open_upload(
+    upload: Path, work: Path, shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES
+) -> UploadedModel:
     """Tell the format of an uploaded file and read it.
 
     Args:
         upload: the file.
         work: an empty folder of this import's own.
+        shapes: that the caller knows to work, by input.
 
     Raises:
         ModelImportError: no format that Braid imports, or over a structural budget.
@@ -87,9 +94,9 @@ def open_upload(upload: Path, work: Path) -> UploadedModel:
         raise ModelImportError(f"the upload cannot be read: {error.strerror}") from error
     data: frozenset[str] = frozenset()
     if not zipped:
-        from braid.engine.importer.upload.onnx_file import parse_model, read_model
+        from braid.engine.importer.upload.onnx_bundle import read_with_data
 
-        model, path = parse_model(read_model(upload)), upload
+        model, path = read_with_data(upload), upload
     else:
         archive = Archive(upload)
         if any(name.endswith("/archive_format") for name in archive.names):
@@ -99,12 +106,15 @@ def open_upload(upload: Path, work: Path) -> UploadedModel:
         model, path = unpack_bundle(archive, work)
         data = frozenset(archive.names) - {path.name}
     from braid.engine.importer.upload.dictionaries import without_dictionaries
+    from braid.engine.onnx.plain import make_plain
 
+    make_plain(model, shapes)
     if not (remark := without_dictionaries(model)):
-        return OnnxUpload(model, path, file=upload, data=data)
+        return OnnxUpload(model, path, work, file=upload, data=data, shapes=shapes)
     path = work / "tensors.onnx"
     path.write_bytes(model.SerializeToString())
-    return OnnxUpload(model, path, file=None, remark=remark)  # no runtime takes the upload itself
+    # no runtime takes the upload itself
+    return OnnxUpload(model, path, work, file=None, shapes=shapes, remark=remark)
 
 
 class OnnxUpload:
@@ -119,9 +129,11 @@ class OnnxUpload:
         self,
         model: ModelProto,
         path: Path,
+        work: Path,
         *,
         file: Path | None,
         data: frozenset[str] = frozenset(),
+        shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES,
         remark: str = "",
     ) -> None:
         """Keep a model that was read from a path.
@@ -129,19 +141,24 @@ class OnnxUpload:
         Args:
             model: with all its weights.
             path: where it lies.
+            work: the import's own folder.
             file: that the artefact keeps for other runtimes; also a zip, with its data.
             data: names of the files beside it with weights.
+            shapes: that the caller knows to work, by input.
             remark: what differs from the file that was uploaded.
         """
         from braid.engine.importer.upload.model_strings import words_of
         from braid.engine.onnx.structure import multiplies_integers
 
         self._model: ModelProto | None = model
-        self._head = type(model)(opset_import=model.opset_import)
+        self._opsets = {opset.domain: opset.version for opset in model.opset_import}
         self._words = words_of(model)
         self._on_integers = multiplies_integers(model)
         self._path = path
+        self._as_filed: Path | None = None  # if a newer form of it stands there
+        self._work = work
         self._data = data
+        self._shapes = shapes
         self.file = file
         self.remark = remark
         self.metadata: Mapping[str, str] = {}
@@ -150,9 +167,7 @@ class OnnxUpload:
 
     @property
     def opset(self) -> int:
-        from braid.engine.onnx.lowering import opset_of
-
-        return opset_of(self._head)
+        return self._opsets.get("", self._opsets.get("ai.onnx", 0))
 
     def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
         """Lower through the table.
@@ -164,7 +179,7 @@ class OnnxUpload:
         from braid.engine.importer.upload.onnx_file import complaint
 
         template, weights = self.in_parts()
-        is_all_onnx = all(each.domain in ("", "ai.onnx") for each in self._head.opset_import)
+        is_all_onnx = self._opsets.keys() <= {"", "ai.onnx"}
         against = complaint(self._path) if is_all_onnx else ""
         return template, weights, f"not valid ONNX: {against}" if against else ""
 
@@ -176,9 +191,12 @@ class OnnxUpload:
         """
         from braid.engine.importer.upload.onnx_file import complaint
         from braid.engine.onnx.lowering import lower
+        from braid.engine.onnx.old_operators import is_old, raised
         from braid.engine.onnx.prepare import prepare
 
         try:
+            if is_old(self._whole_model()):
+                self._replace(raised(self._whole_model()))
             template, weights = lower(prepare(self._whole_model()))
         except ModelImportError:
             raise
@@ -191,11 +209,20 @@ class OnnxUpload:
         self._model = None
         return template, weights
 
+    def _replace(self, model: ModelProto) -> None:
+        """Let a newer form of the model stand for it, in a file that other runtimes read."""
+        self.kind, self._model, self._as_filed = RAISED, model, self._path
+        self._path = self.file = self._work / "newer.onnx"
+        self._path.write_bytes(model.SerializeToString())
+        self._data = frozenset()
+
     def _whole_model(self) -> ModelProto:
         from braid.engine.importer.upload.onnx_bundle import read_with_data
+        from braid.engine.onnx.plain import make_plain
 
         if self._model is None:
             self._model = read_with_data(self._path, self._data)
+            make_plain(self._model, self._shapes)
         return self._model
 
     def whole(
@@ -208,7 +235,8 @@ class OnnxUpload:
     def reference(self) -> ReferenceModel:
         from braid.engine.importer.verification.reference import open_reference
 
-        return open_reference(self._path, self._words, on_integers=self._on_integers)
+        on_integers, newer = self._on_integers, self._path
+        return open_reference(self._as_filed or newer, self._words, newer, on_integers=on_integers)
 
 
 class Pt2Upload:
@@ -236,7 +264,7 @@ class Pt2Upload:
         self._renamed = {f"{name}/result" if name in inputs else name: name for name in results}
         data = write_onnx(self._program, inputs, list(self._renamed), path)
         file = None if data else path
-        self._onnx = OnnxUpload(read_with_data(path, data), path, file=file, data=data)
+        self._onnx = OnnxUpload(read_with_data(path, data), path, work, file=file, data=data)
         self.file = None if set(inputs) & set(results) else self._onnx.file
         fixed = ", ".join(f"{name} = {value!r}" for name, value in self._outline.fixed.items())
         self.remark = f"left out of the outputs, as no tensors: {fixed}"[:300] if fixed else ""

@@ -240,15 +240,16 @@ def second_example(
 
 def _nothing_runs(template: OpGraph, refusals: Sequence[str | TooMuchMemory]) -> str:
     first, last = refusals[0], refusals[-1]
-    if len(refusals) == 1:
-        return f"the model does not run: {first}; {GIVE_SAMPLES}"
-    shapes = ", ".join(f"{name}: {spec}" for name, spec in template.inputs.items())
     options = wanted_shapes(template.inputs)
-    give = (
-        f"register it with shapes that it takes, numbers in place of the names: {options}; "
-        if options
-        else "its shapes are fixed, so it takes other content than was tried; "
-    ) + GIVE_SAMPLES
+    give = GIVE_SAMPLES
+    if options:
+        give = f"register it with shapes that it takes, numbers in place of the names: {options}; "
+        give += GIVE_SAMPLES
+    if len(refusals) == 1:
+        return f"the model does not run: {first}; {give}"
+    if not options:
+        give = f"its shapes are fixed, so it takes other content than was tried; {give}"
+    shapes = ", ".join(f"{name}: {spec}" for name, spec in template.inputs.items())
     return (
         f"the model does not run at any of {len(refusals)} input shapes tried ({shapes}); {give}. "
         f"The first reason: {first}. The last: {last}"

@@ -111,7 +111,7 @@ def _example(
         if len(shape) != len(spec.shape) or spec.bind(extents).shape != shape:
             raise ModelImportError(
                 f"samples[{name!r}] has the shape {list(array.shape)}; the model takes {spec}, so "
-                f"give [samples, {', '.join(map(str, spec.shape))}]"
+                f"give [{', '.join(['samples', *map(str, spec.shape)])}]"
             )
         if tuple(given.get(name, shape)) != shape:
             raise ModelImportError(

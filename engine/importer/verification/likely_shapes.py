@@ -42,8 +42,12 @@ def shape_candidates(
         for symbols, choices in _slots(spec, bound):
             if not any(set(symbols) & set(slot) for slot in slots):
                 likely.append(choices)
-                others = [] if symbols == spec.shape[:1] else [(n,) * len(symbols) for n in stated]
-                slots[symbols] = list(dict.fromkeys([*choices, *others]))
+                others = stated
+                if symbols == spec.shape[:1]:  # the batch; of one axis, it may be a signal, too
+                    others = [*_SIGNAL, *stated] if _is_signal(spec) else []
+                slots[symbols] = list(
+                    dict.fromkeys([*choices, *((n,) * len(symbols) for n in others)])
+                )
     lists: list[Sequence[tuple[int, ...]]] = list(slots.values())
     longest = max(map(len, lists), default=1)
     diagonal = [tuple(some[min(i, len(some) - 1)] for some in lists) for i in range(longest)]
@@ -63,12 +67,17 @@ def wanted_shapes(inputs: Mapping[str, TensorType]) -> str:
     options = []
     for name, spec in inputs.items():
         extents = [
-            "1" if axis == 0 and isinstance(dim, str) else str(dim).upper()
+            "1" if axis == 0 and isinstance(dim, str) and not _is_signal(spec) else str(dim).upper()
             for axis, dim in enumerate(spec.shape)
         ]
-        if any(isinstance(dim, str) for dim in spec.shape[1:]):
+        if any(isinstance(dim, str) for dim in spec.shape[0 if _is_signal(spec) else 1 :]):
             options.append(f"--input-shape {name}={','.join(extents)}")
     return " ".join(options)
+
+
+def _is_signal(spec: TensorType) -> bool:
+    """Whether an input may be one signal, such as samples of audio, without a batch."""
+    return len(spec.shape) == 1 and torch_dtype(spec.dtype).is_floating_point
 
 
 def _stated(template: OpGraph) -> list[int]:

@@ -131,13 +131,14 @@ class _OnnxReference:
 
 
 def open_reference(
-    upload: Path, words: Words = NO_WORDS, *, on_integers: bool = False
+    upload: Path, words: Words = NO_WORDS, newer: Path | None = None, *, on_integers: bool = False
 ) -> ReferenceModel:
     """Load the uploaded file into the first reference that takes it.
 
     Args:
         upload: the file.
         words: strings to try.
+        newer: the model in a newer operator set, if the file's is older than references know.
         on_integers: the model multiplies integers of 8 bits.
 
     Raises:
@@ -148,6 +149,8 @@ def open_reference(
         return _OnnxRuntime(upload, words, on_integers=on_integers)
     except Exception as error:
         failed = _failed(error)
+        if newer not in (None, upload):
+            return open_reference(newer, words, on_integers=on_integers)
         try:
             return _OnnxReference(upload, words)
         except Exception as second:

@@ -6,16 +6,23 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+import numpy as np
 import onnx
 import psutil
 import torch
+from numpy.typing import NDArray
 
+from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.request import Hints, ImportLimits, ImportRequest
 from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes.specialise import interpret, specialise, static_inputs
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -46,7 +53,12 @@ async def imported(
 
 
 def import_here(
-    upload: Path, artefact: Path, samples: Path | None = None, *, batchable: bool = False
+    upload: Path,
+    artefact: Path,
+    samples: Path | None = None,
+    *,
+    batchable: bool = False,
+    shapes: Shapes = MappingProxyType({}),
 ) -> Path:
     """Make the artefact folder without a process, which loads torch for two seconds.
 
@@ -55,14 +67,31 @@ def import_here(
     threads = torch.get_num_threads()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            source = open_upload(upload, Path(folder))
-            request = ImportRequest(
-                upload, artefact, ImportLimits(), Hints(samples=samples, batchable=batchable)
-            )
+            hints = Hints(shapes, samples, batchable)
+            source = open_upload(upload, Path(folder), hints.shapes)
+            request = ImportRequest(upload, artefact, ImportLimits(), hints)
             import_upload(source, request, _ignore)
     finally:
         torch.set_num_threads(threads)
     return artefact
+
+
+def answers(
+    model: onnx.ModelProto,
+    inputs: Mapping[str, NDArray[Any]],
+    folder: Path,
+    shapes: Shapes = MappingProxyType({}),
+    samples: Path | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Outputs of the imported model, through its artefact."""
+    (folder / "upload").write_bytes(model.SerializeToString())
+    made = import_here(folder / "upload", folder / "artefact", samples, shapes=shapes)
+    artefact = load_artefact(made)
+    tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
+    statics = {name: tensors[name] for name in static_inputs(artefact.graph)}
+    specs = {name: spec_of(tensor) for name, tensor in tensors.items()}
+    graph, constants = specialise(artefact.graph, artefact.weights, specs, statics)
+    return {name: found.numpy() for name, found in interpret(graph, constants, tensors).items()}
 
 
 def map_much_with_torch(folder: Path, size_bytes: int) -> Path:

@@ -120,6 +120,18 @@ BAD = {
     "two models": ({"a.onnx": with_data(), "b.onnx": with_data()}, "2 .onnx files"),
     "no model": ({"w.bin": b"1" * 16}, "0 .onnx files"),
     "too much": ({"net.onnx": with_data(), "w.bin": b"1" * 16, "v.bin": b"1"}, "does not use"),
+    "deep folders": (
+        {"net.onnx": with_data("a/" * 40 + "w.bin"), "a/" * 40 + "w.bin": b"1" * 16},
+        "more than 32 deep",
+    ),
+    "many folders": (
+        {"net.onnx": with_data(), "w.bin": b"1" * 16, **{f"{i}/v": b"" for i in range(1001)}},
+        "more than 1000 folders",
+    ),
+    "a deep detour": (
+        {"net.onnx": with_data("a/../" * 40 + "w.bin"), "w.bin": b"1" * 16},
+        "more than 32 deep",
+    ),
     "a way out": ({"net.onnx": with_data(), "../w.bin": b"1" * 16}, "leaves it"),
 }
 

@@ -199,7 +199,7 @@ def test_samples_hide_no_difference_that_other_content_shows(tmp_path: Path) -> 
     other.write_bytes(model([helper.make_node("Identity", ["x"], ["y"])]).SerializeToString())
     samples = tmp_path / "samples.npz"
     np.savez(samples, x=np.ones((3, 4), np.float32))
-    source = _WithAnotherReference(parse_model(file.read_bytes()), file, file=file)
+    source = _WithAnotherReference(parse_model(file.read_bytes()), file, tmp_path, file=file)
     source.other = other
     request = ImportRequest(file, tmp_path / "artefact", ImportLimits(), Hints(samples=samples))
 

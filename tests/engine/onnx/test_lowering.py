@@ -358,9 +358,3 @@ def test_functions_that_double_thirty_times_are_refused_before_they_expand() -> 
 def test_functions_that_call_themselves_are_refused() -> None:
     with pytest.raises(ModelImportError, match="call themselves"):
         prepare(with_functions(function("A", ["B"]), function("B", ["A"])))
-
-
-def test_old_operator_sets_are_raised() -> None:
-    model = network([node("Relu", "x", "y")], opset=6)
-
-    assert kinds(prepare(with_output_types(model))) == ["aten.relu"]

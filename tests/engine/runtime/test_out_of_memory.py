@@ -14,7 +14,7 @@ from braid.engine.importer.verification.example_inputs import find_example
 from braid.engine.onednn.functions import Functions
 from braid.engine.onednn.library import OneDnn
 from braid.engine.onnx import prepare
-from braid.engine.onnx.lowering_table import OLDEST_OPSET
+from braid.engine.onnx.old_operators import raised
 from braid.engine.ops import evaluation
 from braid.engine.runtime.memory import is_out_of_memory, leaves_interpreter_unsound
 from tests.models.small import small_cnn
@@ -29,6 +29,11 @@ LACKS = [
 RUNNING_SUM = """
     <ir_version: 10, opset_import: ["": 21]>
     running (float[n, 4] x) => (float[n, 4] y) <int64 axis = {1}> { y = CumSum(x, axis) }
+"""
+
+OLD_SUM = """
+    <ir_version: 3, opset_import: ["" : 6]>
+    old (float[2, 3] x, float[2] b) => (float[2, 3] y) { y = Add <axis = 0, broadcast = 1>(x, b) }
 """
 
 
@@ -54,17 +59,24 @@ def test_an_operator_that_meets_it_is_not_called_unable(
 
 
 @pytest.mark.parametrize("lack", LACKS)
-@pytest.mark.parametrize(
-    "library", ["onnx.checker.check_model", "onnx.version_converter.convert_version"]
-)
-def test_a_file_whose_check_or_conversion_meets_it_is_not_called_malformed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: Exception, library: str
+def test_a_file_whose_check_meets_it_is_not_called_malformed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: Exception
 ) -> None:
     model = onnx.load(small_cnn(tmp_path / "m.onnx"))
-    model.opset_import[0].version = OLDEST_OPSET - 1
-    monkeypatch.setattr(library, _failing(lack))
+    model.functions.add(name="f", domain="own")
+    monkeypatch.setattr("onnx.checker.check_model", _failing(lack))
     with pytest.raises(MemoryError):
         prepare.prepare(model)
+
+
+@pytest.mark.parametrize("lack", LACKS)
+def test_ranks_of_an_old_file_are_not_called_unknown(
+    monkeypatch: pytest.MonkeyPatch, lack: Exception
+) -> None:
+    model = onnx.parser.parse_model(OLD_SUM)
+    monkeypatch.setattr("onnx.shape_inference.infer_shapes", _failing(lack))
+    with pytest.raises(MemoryError):
+        raised(model)
 
 
 def test_a_kernel_that_there_is_not_is_no_lack_of_memory() -> None:
