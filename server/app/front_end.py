@@ -78,7 +78,7 @@ class FrontEnd:
         """
         self.settings = settings
         self._background = BackgroundTasks()
-        memory = CallMemory(memory_limits(settings), network_of_peer)
+        self._memory = memory = CallMemory(memory_limits(settings), network_of_peer)
         self.metrics = _metrics(settings, memory)
         self.store, self._fleet = open_store(
             settings, self.metrics.registry, lambda: self.models.serving.digests()
@@ -226,6 +226,7 @@ class FrontEnd:
         try:
             async with asyncio.timeout(self.settings.drain_seconds):
                 await self.models.serving.drain()
+                await self._memory.answers_taken()
         except TimeoutError:
             log.error("requests are cut off: BRAID_DRAIN_SECONDS is over")
         await asyncio.sleep(LINGER_SECONDS)

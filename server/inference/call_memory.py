@@ -139,6 +139,7 @@ class CallMemory:
         self.held_bytes = 0
         self.charged_bytes = 0  # of requests under way and answers
         self.unread_bytes = 0  # of answers that are computed
+        self.idle = asyncio.Event()  # set when no request is under way and all answers are taken
         self.waiting: dict[ConnectionMemory, None] = {}  # those whose next request does not fit
         self.on_room: Callable[[], object] | None = None  # called when something is released
         self._connections: WeakValueDictionary[str, ConnectionMemory] = WeakValueDictionary()
@@ -154,6 +155,12 @@ class CallMemory:
     def stream(self, peer: str, ending: Ending | None = None) -> StreamMemory:
         """Return the account of a new stream of the connection from ``peer``."""
         return StreamMemory(self.connection(peer), self.limits.stream_bytes, ending)
+
+    async def answers_taken(self) -> None:
+        """Return once callers have taken the answers to all requests."""
+        while self.charged_bytes:
+            self.idle.clear()
+            await self.idle.wait()
 
     def let_in(self) -> None:
         """Let in the waiting requests of any connection that fit now."""
@@ -308,6 +315,8 @@ class ConnectionMemory:
         everything.charged_bytes += held_bytes
         everything.held_bytes += held_bytes
         everything.unread_bytes += unread_bytes
+        if not everything.charged_bytes:
+            everything.idle.set()
         if unread_bytes < 0:
             self.taken_bytes -= unread_bytes
         if held_bytes < 0 and (everything.waiting or everything.on_room):
