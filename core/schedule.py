@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from braid.core.device_state import is_state, key_in_state
 from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
-from braid.core.measurement import SideBySideRuns, Speed, is_latency
+from braid.core.measurement import SideBySideRuns, Speed
 from braid.core.plan import (
     StreamPlan,
     has_teams,
@@ -179,15 +179,7 @@ class Rival(NamedTuple):
 
 def contender_from_json(document: Mapping[str, Any]) -> Contender:
     also = tuple(document.get("also", ()))
-    return Contender(**{**possible(document, "latency_us", "speedup"), "also": also})
-
-
-def possible(document: Mapping[str, Any], *latencies: str) -> dict[str, Any]:
-    """Replace impossible latencies, which earlier versions measured under load, by None."""
-    checked = dict(document)
-    for name in latencies:
-        checked[name] = document.get(name) if is_latency(document.get(name)) else None
-    return checked
+    return Contender(**{**document, "also": also})
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +233,9 @@ class Provenance:
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
-    """Read a provenance; fields that older versions did not record are at their defaults."""
     candidates = tuple(map(contender_from_json, document.get("candidates", ())))
-    values = possible(document, "measured_us", "sequential_us")
+    values = dict(document)
     if (beside := document.get("side_by_side")) is not None:
-        in_onnxruntime = bool(beside.get("in_onnxruntime"))  # as earlier versions recorded it
-        beside = {"runtime": ONNXRUNTIME if in_onnxruntime else "", **beside}
         values["side_by_side"] = from_stored_json(SideBySideRuns, beside)
     if (how := document.get("quantisation")) is not None:
         values["quantisation"] = from_stored_json(Quantisation, how)
@@ -490,9 +479,7 @@ def schedule_from_json(document: Any) -> Schedule:
             key=ScheduleKey(**body["key"]),
             planner=body["planner"],
             plan=plan_from_json(body["plan"]),
-            stages=tuple(
-                from_stored_json(Stage, possible(stage, "latency_us")) for stage in body["stages"]
-            ),
+            stages=tuple(from_stored_json(Stage, stage) for stage in body["stages"]),
             unit_names=tuple(body["unit_names"]),
             provenance=provenance_from_json(body["provenance"]),
         )

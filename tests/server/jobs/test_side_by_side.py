@@ -12,7 +12,6 @@ from braid.compiler.device import Device
 from braid.compiler.retries import RetryWhileRestarting
 from braid.compiler.side_by_side import with_side_by_side
 from braid.compiler.teams import ONE_LANE
-from braid.core.json_form import to_json
 from braid.core.measurement import SideBySideRuns, Speed, side_by_side_text
 from braid.core.plan import sequential_plan
 from braid.core.program import ProgramKey
@@ -22,7 +21,6 @@ from braid.core.schedule import (
     Provenance,
     Schedule,
     ScheduleKey,
-    provenance_from_json,
     schedule_from_json,
     schedule_to_json,
 )
@@ -49,17 +47,6 @@ def test_what_runs_side_by_side_has_an_id_of_its_own() -> None:
     ids = {schedule(BEST).side_by_side_id, schedule(BEST).plan_id}
     assert len(ids) == 2
     assert schedule(None).side_by_side_id == ""
-
-
-def test_earlier_versions_said_only_whether_it_was_onnxruntime() -> None:
-    for in_onnxruntime, runtime in ((True, ONNXRUNTIME), (False, "")):
-        stored = to_json(Provenance(side_by_side=BEST))
-        del stored["side_by_side"]["runtime"]
-        stored["side_by_side"]["in_onnxruntime"] = in_onnxruntime
-
-        found = provenance_from_json(stored).side_by_side
-
-        assert found == replace(BEST, runtime=runtime)
 
 
 def test_the_text_says_whether_it_is_used() -> None:
