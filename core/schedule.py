@@ -20,15 +20,15 @@ from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
 from braid.core.measurement import SideBySideRuns, Speed
 from braid.core.plan import (
+    NO_MORE,
     StreamPlan,
-    has_teams,
     plan_from_json,
     plan_to_json,
     runs_in_sequence,
 )
 from braid.core.precision import FP32, INT8
 from braid.core.quantisation import Quantisation
-from braid.core.runtimes import ONNXRUNTIME, RUNTIMES, engine_of
+from braid.core.runtimes import GONE, ONNXRUNTIME, RUNTIMES
 
 SCHEDULE_FORMAT = 1
 
@@ -116,12 +116,6 @@ PARALLEL = "parallel"
 MIXED = "mixed"
 """First part of the ids of plans in which units run in engines, too."""
 
-TEAMS = "teams"
-"""First part of the ids of plans that choose how many threads each unit runs on."""
-
-BANDS = "bands"
-"""First part of the ids of plans in which each thread computes a band of rows of an image."""
-
 SIDE_BY_SIDE = "side-by-side"
 """First part of the ids of what runs several times at once, each on a part of the threads."""
 
@@ -166,8 +160,8 @@ class Contender:
 
 
 def _engine(candidate: Contender) -> str:
-    """Engine that a candidate runs in, on all threads or on one; "": Braid's own."""
-    return engine_of(candidate.name) if candidate.name in RUNTIMES else ""
+    """Engine that a candidate runs in; "": Braid's own."""
+    return candidate.name if candidate.name in RUNTIMES else ""
 
 
 class Rival(NamedTuple):
@@ -233,7 +227,8 @@ class Provenance:
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
-    candidates = tuple(map(contender_from_json, document.get("candidates", ())))
+    contenders = map(contender_from_json, document.get("candidates", ()))
+    candidates = tuple(contender for contender in contenders if contender.name not in GONE)
     values = dict(document)
     if (beside := document.get("side_by_side")) is not None:
         values["side_by_side"] = from_stored_json(SideBySideRuns, beside)
@@ -328,8 +323,7 @@ class Schedule:
         Equal content has an equal name, also if another planner found it or at another time. The
         content is the plan with its kernels, and its model, shapes, precision and device.
         """
-        kind = TEAMS if has_teams(self.plan) else PARALLEL
-        kind = MIXED if self.plan.parts else BANDS if self.plan.bands else kind
+        kind = MIXED if self.plan.parts else PARALLEL
         kind = SEQUENTIAL if runs_in_sequence(self.plan) else kind
         return f"{self.runtime or kind}-{_checksum(self._content)[:16]}"
 
@@ -474,6 +468,8 @@ def schedule_from_json(document: Any) -> Schedule:
         )
     if document.get("sha256") != _checksum(body):
         raise InvalidArtefact("the schedule's checksum does not match: the file was changed")
+    if body.get("planner") in GONE:
+        raise InvalidArtefact(f"the schedule is of {body['planner']}, {NO_MORE}")
     try:
         return Schedule(
             key=ScheduleKey(**body["key"]),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from time import perf_counter_ns
 
 import torch
@@ -155,27 +155,6 @@ class CpuExecutor:
 
         return run
 
-    def steps(
-        self, program: Program, segment: Segment, env: Environment
-    ) -> Callable[[YieldToRequests | None], Sequence[float]] | None:
-        """A function that runs a segment without neighbouring lanes, and tells its steps' times.
-
-        In microseconds, in place: with the threads and caches as the steps before left them. None
-        without the part in C.
-        """
-        runner = find_runner()
-        if runner is None:
-            return None
-        layout = [segment], program.kept(), program.kinds()
-        compiled = compile_layout(*layout, step_by_step=True)
-
-        def run(pause: YieldToRequests | None) -> Sequence[float]:
-            moments: list[int] = []
-            self._run_compiled(compiled, env.copy(), runner, pause, moments)
-            return [(end - begin) / 1e3 for begin, end in pairwise(moments)]
-
-        return run
-
     def forget(self) -> None:
         self._arena_with_pauses.free()
 
@@ -213,7 +192,7 @@ class CpuExecutor:
                 self.run_segment(part, env)
                 slots = [slot for lane in part.lanes for step in lane for slot in step.unit.outputs]
             else:
-                self._set_intra_op(part.threads)
+                self._set_intra_op(self.threads)
                 _run_steps((part,), env, {})
                 slots = list(part.unit.outputs)
             if moments is not None:
@@ -237,9 +216,8 @@ class CpuExecutor:
     def run_segment(self, segment: Segment, env: Environment) -> None:
         """Run one segment on the slots of ``env`` and wait for all its lanes."""
         if len(segment.lanes) == 1:
-            for step in segment.lanes[0]:
-                self._set_intra_op(step.threads)
-                _run_steps((step,), env, {})
+            self._set_intra_op(self.threads)
+            _run_steps(segment.lanes[0], env, {})
             return
         events = {unit: threading.Event() for unit in segment.signals}
         firsts = [0, *accumulate(segment.threads[:-1])]
