@@ -7,8 +7,8 @@
 
 What the state that there is lacks is done first, so both states are measured in whatever order the
 host brings them; a round with a change is dropped, and a search with one begins again with what it
-had measured. Candidates are all that the comparison had, both runtimes, and what was chosen in the other
-state.
+had measured. Candidates are all that the comparison had, both runtimes, and what was chosen in the
+other state.
 
 A turn is as in service: requests one by one, with pauses in which threads fall asleep, after one
 that does not count. A figure is the device's own time. Ratios are medians over rounds of the ratio
