@@ -150,7 +150,7 @@ class CpuExecutor:
                 self.run_segment(segment, env)
                 return start, perf_counter_ns()
             moments: list[int] = []
-            self._run_compiled(compiled, env, runner, pause, moments)
+            self._run_compiled(compiled, env, runner, pause, moments, sum(segment.threads))
             return moments[0], moments[-1]
 
         return run
@@ -165,15 +165,18 @@ class CpuExecutor:
         runner: Runner,
         pause: YieldToRequests | None,
         moments: list[int] | None = None,
+        threads: int = 0,
     ) -> ActivationMemory:
         """Run all parts; returns the activation memory that their values lie in.
 
-        To ``moments`` are added those at which segments outside the interpreter and other parts
-        began, and the end, in nanoseconds of the monotonic clock.
+        They were laid out on ``threads`` threads (0: all). To ``moments`` are added those at which
+        segments outside the interpreter and other parts began, and the end, in nanoseconds of the
+        monotonic clock.
         """
         arena = self._arena if pause is None else self._arena_with_pauses
         compiled.place(arena, runner.library)
-        slices = _until_stopped() if pause is None else self._slices(pause)
+        threads = threads or self.threads
+        slices = _until_stopped() if pause is None else self._slices(pause, threads)
         pause_at = perf_counter_ns() + self._slice_ns
         for part in compiled.parts:
             begun = perf_counter_ns()
@@ -183,7 +186,7 @@ class CpuExecutor:
                 pause_at = begun + self._slice_ns
             check_stopped()
             if isinstance(part, NativeSegment):
-                self._set_intra_op(self.threads)
+                self._set_intra_op(threads)
                 if moments:
                     moments.pop()  # the end of the part before: this one's beginning counts
                 run_native(part, env, runner, slices, moments)
@@ -192,7 +195,7 @@ class CpuExecutor:
                 self.run_segment(part, env)
                 slots = [slot for lane in part.lanes for step in lane for slot in step.unit.outputs]
             else:
-                self._set_intra_op(self.threads)
+                self._set_intra_op(part.threads)
                 _run_steps((part,), env, {})
                 slots = list(part.unit.outputs)
             if moments is not None:
@@ -203,20 +206,20 @@ class CpuExecutor:
                     env[slot] = _outside(arena, tensor)
         return arena
 
-    def _slices(self, pause: YieldToRequests) -> Slices:
-        """Slices for runs with pauses: after each the team has all its threads again."""
+    def _slices(self, pause: YieldToRequests, threads: int) -> Slices:
+        """Slices for runs with pauses: after each the team has its threads again."""
 
         def pause_and_restore() -> None:
             pause()
             check_stopped()
-            self._set_intra_op(self.threads)
+            self._set_intra_op(threads)
 
         return Slices(self._slice_ns, pause_and_restore, pause.arrivals)
 
     def run_segment(self, segment: Segment, env: Environment) -> None:
         """Run one segment on the slots of ``env`` and wait for all its lanes."""
         if len(segment.lanes) == 1:
-            self._set_intra_op(self.threads)
+            self._set_intra_op(segment.threads[0])
             _run_steps(segment.lanes[0], env, {})
             return
         events = {unit: threading.Event() for unit in segment.signals}

@@ -14,7 +14,7 @@ from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import CPU_KERNELS, bind_on_cpu
 from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
+from braid.engine.cpu.lanes import lay_out, lay_out_stage
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
@@ -90,6 +90,18 @@ def test_any_plan_gives_the_interpreter_s_numbers(
 
     for name, expected in interpret(graph, constants, inputs).items():
         torch.testing.assert_close(got[name], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_stage_runs_on_the_threads_that_it_was_laid_out_on(executor: CpuExecutor) -> None:
+    graph, constants = random_graph(0, units=20)
+    program = bind_on_cpu(graph, constants, PackedWeights(), 3)
+    whole = [list(range(len(graph)))]
+
+    for threads in (1, 3, 2):
+        env = program.environment({"x": torch.randn(SHAPE)})
+        executor.stage(program, lay_out_stage(program, whole, threads), env)(None)
+
+        assert torch.get_num_threads() == threads
 
 
 def test_intermediates_are_released_after_their_last_reader(executor: CpuExecutor) -> None:
