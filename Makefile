@@ -88,6 +88,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/python -m docs.lint_imports
 	$(BIN)/python -m protos.generate --check
+	$(BIN)/python -m tests.size
 
 # An sdist and a wheel of braid-client and of braid-serve in dist/, the wheels made from the sdists.
 dist: $(READY)

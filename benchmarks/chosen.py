@@ -7,8 +7,8 @@
 
 What the state that there is lacks is done first, so both states are measured in whatever order the
 host brings them; a round with a change is dropped, and a search with one begins again with what it
-had measured. Candidates are all that the comparison had, besides the plan of one lane, both
-runtimes on one thread, and what was chosen in the other state.
+had measured. Candidates are all that the comparison had, both runtimes, and what was chosen in the
+other state.
 
 A turn is as in service: requests one by one, with pauses in which threads fall asleep, after one
 that does not count. A figure is the device's own time. Ratios are medians over rounds of the ratio
@@ -40,14 +40,11 @@ from benchmarks.states import BOTH, LOOK_S, add_state
 from braid.compiler.imported_model import read_imported
 from braid.compiler.options import ModelOptions
 from braid.compiler.result_files import ResultFiles
-from braid.compiler.teams import ONE_LANE
 from braid.core.allowance import cpu_allowance
 from braid.core.device_state import FAR, NEAR
 from braid.core.errors import BraidError, DeviceChanged, PreconditionFailed
-from braid.core.plan import plan_from_json, plan_of_teams
+from braid.core.plan import plan_from_json
 from braid.core.program import PlanToRun, ProgramKey, sorted_choices
-from braid.core.runtimes import engine_of, on_one_thread
-from braid.core.schedule import SEQUENTIAL
 from braid.engine.importer.host.report import read_report
 from braid.engine.link.messages import DescribeDevice
 from braid.engine.timing.contenders import PAUSE_S, QUICK_US
@@ -227,7 +224,6 @@ class WorkerLab(Lab):
         digest = read_report(artefact).sha256
         program = read_imported(digest, options, artefact).program(case.batch)
         runtimes = self._device.runtimes
-        runtimes = (*runtimes, *map(on_one_thread, runtimes))
         searched = kept(self._folder(case, case.state))
         assert searched is not None
         entrants = runs_of(program, searched, runtimes)
@@ -289,10 +285,9 @@ class WorkerLab(Lab):
 def runs_of(
     program: ProgramKey, searched: SearchedPlans, runtimes: Sequence[str]
 ) -> dict[str, PlanToRun]:
-    """Candidates of a search by name, with the plan of one lane and all ``runtimes``."""
+    """Candidates of a search by name, with all ``runtimes``."""
     program = replace(program, choices=sorted_choices(searched.choices))
     plans = {name: plan_from_json(json.loads(p.read_text())) for name, p in searched.plans.items()}
-    plans.setdefault(ONE_LANE, plan_of_teams([1] * len(plans[SEQUENTIAL].launches)))
     runs = {name: PlanToRun(program, plan, name) for name, plan in plans.items()}
     runs |= {name: PlanToRun(program, None, name, name) for name in runtimes}
     return {name: run for name, run in runs.items() if name not in searched.refused}
@@ -306,10 +301,7 @@ def is_same(one: PlanToRun, other: PlanToRun) -> bool:
 
 def is_new(run: PlanToRun) -> bool:
     """Whether it is a candidate for cores that are far apart: it divides work otherwise."""
-    plan = run.plan
-    if plan is None:
-        return run.runtime != engine_of(run.runtime)
-    return bool(plan.parts or plan.bands or any(launch.threads for launch in plan.launches))
+    return run.plan is not None and bool(run.plan.parts)
 
 
 def text(case: Case) -> str:

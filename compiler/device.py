@@ -18,7 +18,6 @@ from braid.core.measurement import StageLatency
 from braid.core.precision import AUTO
 from braid.engine.link.messages import (
     FindFacts,
-    MeasureInPlace,
     MeasurementRequest,
     MeasureParts,
     MeasureStage,
@@ -73,7 +72,7 @@ class Device(Protocol):
         """
 
 
-KEPT = FindFacts, MeasureParts, MeasureInPlace
+KEPT = FindFacts, MeasureParts
 """Measurements that no cache keeps."""
 
 

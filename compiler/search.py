@@ -13,20 +13,16 @@ from math import inf
 
 from braid.compiler.bench_search import BenchSearch
 from braid.compiler.choose_plan import ComparedPlans
-from braid.compiler.device import Device
 from braid.compiler.kernels import ChosenKernels, choose_kernels
 from braid.compiler.lane_parts import plans_on_lanes
 from braid.compiler.regions import plan_of_regions
 from braid.compiler.stages import StageLatencies, StageMeasurer
-from braid.compiler.teams import is_short, plans_of_teams
 from braid.compiler.work import Work
 from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed
 from braid.core.graph import OpGraph
-from braid.core.measurement import DeviceFacts, PlanMeasurement
+from braid.core.measurement import PlanMeasurement
 from braid.core.plan import verify_plan
 from braid.core.program import PlansToCompare
-from braid.core.runtimes import engine_of, on_one_thread
-from braid.core.schedule import SEQUENTIAL
 from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts
 from braid.scheduler.planners import Planned
 
@@ -82,7 +78,7 @@ class FoundPlans:
             for plan in plans.planned
             if engine not in (part.engine for part in plan.plan.parts)
         ]
-        runtimes = [name for name in plans.runtimes if engine_of(name) != engine]
+        runtimes = [name for name in plans.runtimes if name != engine]
         left = replace(plans, planned=tuple(planned), runtimes=tuple(runtimes))
         return replace(self, plans=left)
 
@@ -114,11 +110,6 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
         on_lanes = await plans_on_lanes(work, program, graph, threads)
         mixed = [*filter(None, [by_regions]), *on_lanes]
         planned = [*planned, *(new for new in mixed if new.plan not in [p.plan for p in planned])]
-    if work.is_portfolio and _is_short(device, graph, facts, planned):
-        by_teams = await retry(lambda: plans_of_teams(work, kernels.program, graph, facts.threads))
-        planned = [*planned, *by_teams.planned]
-        if by_teams.on_one_thread:
-            runtimes = (*runtimes, *map(on_one_thread, runtimes))
     for plan in planned:
         verify_plan(plan.plan, graph.predecessors())
     return FoundPlans(
@@ -131,14 +122,6 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
         counts.reused,
         counts.disturbed,
     )
-
-
-def _is_short(
-    device: Device, graph: OpGraph, facts: DeviceFacts, planned: Sequence[Planned]
-) -> bool:
-    """Whether one thread of a device with several may be as fast as all."""
-    sequential_us = next((x.predicted_us for x in planned if x.planner == SEQUENTIAL), None)
-    return device.searches and facts.threads > 1 and is_short(sequential_us, len(graph))
 
 
 async def _is_exact_enough(work: Work, graph: OpGraph, kernels: ChosenKernels) -> bool:

@@ -2,8 +2,7 @@
 
     plan that serves, on all threads ──CompareThroughput──> turns ──sign test──> SideBySideRuns
 
-What is measured is stored with the schedule also where it does not pay, so that it is shown. What
-took much longer on one thread than another in the comparison of whole models takes no part.
+What is measured is stored with the schedule also where it does not pay, so that it is shown.
 """
 
 from __future__ import annotations
@@ -12,24 +11,17 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 
 from braid.compiler.device import Device
 from braid.compiler.retries import RetryWhileRestarting
-from braid.compiler.teams import ONE_LANE
 from braid.core.errors import DeviceOutOfMemory, WorkerFault
 from braid.core.measurement import SideBySideRuns
 from braid.core.program import PlanToRun, ProgramKey
-from braid.core.runtimes import on_one_thread
 from braid.core.schedule import Provisional, Schedule
 from braid.core.sign_test import sign_test_interval
 from braid.engine.link.messages import CompareThroughput
 
 log = logging.getLogger("braid.jobs")
-
-HOPELESS = 1.25
-"""A way that takes this many times as long as another on one thread is not tried: runs slow each
-other down, but all of them."""
 
 
 async def with_side_by_side(
@@ -50,7 +42,7 @@ async def with_side_by_side(
     tolerance = provenance.tolerance
     to_run = PlanToRun(program, schedule.plan, runtime=schedule.runtime)
     try:
-        request = CompareThroughput(program, to_run, _worth_trying(schedule, runtimes), tolerance)
+        request = CompareThroughput(program, to_run, ("", *runtimes), tolerance)
         measured = (await retry(lambda: device.ask(request))).ways
     except (DeviceOutOfMemory, WorkerFault) as error:  # the plan serves without it
         log.warning("runs side by side are not measured", extra={"reason": str(error)})
@@ -68,15 +60,3 @@ async def with_side_by_side(
         return schedule
     best = max(ways, key=lambda way: way.gain.median)
     return replace(schedule, provenance=replace(provenance, side_by_side=best))
-
-
-def _worth_trying(schedule: Schedule, runtimes: Sequence[str]) -> tuple[str, ...]:
-    """Of the sequential plan ("") and runtimes those that may be the fastest on one thread."""
-    alone_us = {
-        candidate.name: candidate.latency_us
-        for candidate in schedule.provenance.candidates
-        if candidate.latency_us and candidate.precision in ("", schedule.precision)
-    }
-    names = {"": ONE_LANE, **{runtime: on_one_thread(runtime) for runtime in runtimes}}
-    most_us = HOPELESS * min((alone_us.get(name, inf) for name in names.values()), default=inf)
-    return tuple(way for way, name in names.items() if alone_us.get(name, 0.0) <= most_us)

@@ -16,10 +16,7 @@ def wholes(value: object) -> list[int]:
 
 
 def image_window(unit: Operator) -> tuple[list[int], list[int], list[int], int]:
-    """Stride, padding, dilation and groups of a 2-D convolution; empty lists mean the usual.
-
-    The padding is that of each axis on either side; in bands of rows that before them, then after.
-    """
+    """Stride, padding, dilation and groups of a 2-D convolution; empty lists mean the usual."""
     attributes = unit.attributes
     return (
         wholes(attributes["stride"]) or [1, 1],

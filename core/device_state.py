@@ -77,19 +77,6 @@ def is_state(name: str) -> bool:
     return name not in ("", CHANGING)
 
 
-def lanes_near_first(state: str, lanes: int) -> int:
-    """How many of a device's lanes, from the first one on, are near it, by the name of its state.
-
-    All of them where nothing is known.
-    """
-    if state == FAR:
-        return 1
-    runs = state.split("/")[0].split(",")[0].split("-")
-    if not all(run.isdigit() for run in runs):
-        return lanes
-    return min(int(runs[-1]) + 1, lanes)
-
-
 def _lanes_text(lanes: tuple[int, ...]) -> str:
     """``0-3,8``."""
     runs: list[list[int]] = []

@@ -19,6 +19,8 @@ from braid.core.runtimes import RUNTIMES
 
 MAX_STREAMS = 8
 
+NO_MORE = "which this version does not run; `braid schedule again MODEL` makes another"
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -27,7 +29,6 @@ class Launch:
     unit: int  # index into OpGraph.operators
     stream: int
     waits: tuple[int, ...] = ()  # units on other streams that must have finished first
-    threads: int = 0  # of its team; 0, or beside other streams: all that its stream is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +66,12 @@ class StreamPlan:
     barriers: tuple[int, ...] = ()
     merges: tuple[tuple[int, ...], ...] = ()  # units that run as one kernel, launched in a row
     parts: tuple[EnginePart, ...] = ()
-    bands: tuple[tuple[int, ...], ...] = ()  # chains on images, each thread on a band of rows
 
     def __post_init__(self) -> None:
         if not 1 <= self.streams <= MAX_STREAMS:
             raise InvalidArtefact(f"a plan has 1 to {MAX_STREAMS} streams, not {self.streams}")
         if any(not 0 <= launch.stream < self.streams for launch in self.launches):
             raise InvalidArtefact("a launch names a stream that the plan does not have")
-        if any(launch.threads < 0 for launch in self.launches):
-            raise InvalidArtefact("a launch runs on 0 threads or more")
         inner = all(0 < position < len(self.launches) for position in self.barriers)
         if not inner or list(self.barriers) != sorted(set(self.barriers)):
             raise InvalidArtefact("barriers must be ascending positions inside the launch order")
@@ -87,11 +85,10 @@ class StreamPlan:
         if divided and (
             len(divided) < len(self.parts)
             or self.merges
-            or self.bands
             or any(part.units != tuple(position) for part in divided)
         ):
             raise InvalidArtefact("parts of some rows each have all units, and none is beside them")
-        together = *self.merges, *parts, *self.bands
+        together = *self.merges, *parts
         merged = [unit for units in together for unit in units]
         if len(merged) != len(set(merged)) or not set(merged) <= set(position):
             raise InvalidArtefact("a unit is merged twice, or merged and never launched")
@@ -115,30 +112,19 @@ class StreamPlan:
 
 def sequential_plan(units: int) -> StreamPlan:
     """Return the plan with one stream and the operators in the order of the graph."""
-    return plan_of_teams([0] * units)
-
-
-def plan_of_teams(threads: Sequence[int]) -> StreamPlan:
-    """Return the sequential plan, unit i on a team of ``threads[i]`` threads (0: all of them)."""
-    launches = tuple(Launch(unit, 0, threads=team) for unit, team in enumerate(threads))
-    return StreamPlan(launches, streams=1)
+    return StreamPlan(tuple(Launch(unit, 0) for unit in range(units)), streams=1)
 
 
 def runs_in_sequence(plan: StreamPlan) -> bool:
     """True if units run strictly one after the other: the sequential plan, perhaps reordered.
 
     So they do where each launch follows the one before it on its stream, waits for it, or has a
-    barrier before it. Units that run as one kernel are no sequence, nor are those in an engine, in
-    bands, or on teams that the plan chooses.
+    barrier before it. Units that run as one kernel are no sequence, nor are those in an engine.
     """
-    return not (plan.merges or plan.parts or plan.bands or has_teams(plan)) and all(
+    return not (plan.merges or plan.parts) and all(
         later.stream == earlier.stream or earlier.unit in later.waits or position in plan.barriers
         for position, (earlier, later) in enumerate(pairwise(plan.launches), start=1)
     )
-
-
-def has_teams(plan: StreamPlan) -> bool:
-    return any(launch.threads for launch in plan.launches)
 
 
 def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None:
@@ -184,30 +170,32 @@ def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None
 
 def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
     return {
-        "launches": [
-            [launch.unit, launch.stream, list(launch.waits), *filter(None, [launch.threads])]
-            for launch in plan.launches
-        ],
+        "launches": [[launch.unit, launch.stream, list(launch.waits)] for launch in plan.launches],
         "streams": plan.streams,
         "barriers": list(plan.barriers),
         "merges": [list(units) for units in plan.merges],
         **({"parts": [to_json(part) for part in plan.parts]} if plan.parts else {}),
-        **({"bands": [list(units) for units in plan.bands]} if plan.bands else {}),
     }
 
 
 def plan_from_json(document: Mapping[str, Any]) -> StreamPlan:
+    """Read a plan.
+
+    Raises:
+        InvalidArtefact: it is malformed, or chooses threads of units or bands of rows, as plans of
+            a9f91505 and before could.
+    """
     try:
+        if "bands" in document or any(len(launch) > 3 for launch in document["launches"]):
+            raise InvalidArtefact(f"the plan has teams or bands, {NO_MORE}")
         return StreamPlan(
             launches=tuple(
-                Launch(unit, stream, tuple(waits), *threads)
-                for unit, stream, waits, *threads in document["launches"]
+                Launch(unit, stream, tuple(waits)) for unit, stream, waits in document["launches"]
             ),
             streams=document["streams"],
             barriers=tuple(document["barriers"]),
             merges=tuple(tuple(units) for units in document.get("merges", ())),
             parts=tuple(from_stored_json(EnginePart, part) for part in document.get("parts", ())),
-            bands=tuple(tuple(units) for units in document.get("bands", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArtefact(f"the stream plan is malformed: {error!r}") from error

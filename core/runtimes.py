@@ -13,30 +13,13 @@ from braid.core.precision import BF16, FP32
 ONNXRUNTIME = "onnxruntime"
 OPENVINO = "openvino"
 
-_ENGINES = {ONNXRUNTIME: "ONNX Runtime", OPENVINO: "OpenVINO"}
-
-_ALONE = "-1"
-
-
-def on_one_thread(engine: str) -> str:
-    """Name of an engine as a runtime that uses one thread of the device, the calling one."""
-    return f"{engine}{_ALONE}"
-
-
-def engine_of(runtime: str) -> str:
-    """Name of the engine that a runtime is, on all threads or on one."""
-    return runtime.removesuffix(_ALONE)
-
-
-RUNTIMES: Mapping[str, str] = MappingProxyType(
-    {
-        **_ENGINES,
-        **{on_one_thread(name): f"{text} on one thread" for name, text in _ENGINES.items()},
-    }
-)
+RUNTIMES: Mapping[str, str] = MappingProxyType({ONNXRUNTIME: "ONNX Runtime", OPENVINO: "OpenVINO"})
 """Names for users, by the names in schedules and messages."""
 
-SERVED_WHOLE = f"served whole by {_ENGINES[ONNXRUNTIME]}"
+GONE = frozenset({"onnxruntime-1", "openvino-1"})
+"""Runtimes on one thread, which schedules of a9f91505 and before may name."""
+
+SERVED_WHOLE = f"served whole by {RUNTIMES[ONNXRUNTIME]}"
 """What the import notes of a model with operators that it does not lower."""
 
 _COMPUTE_IN: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -46,4 +29,4 @@ _COMPUTE_IN: Mapping[str, frozenset[str]] = MappingProxyType(
 
 def runtimes_in(precision: str, runtimes: Iterable[str]) -> tuple[str, ...]:
     """Those of ``runtimes`` that can compute a model in ``precision``."""
-    return tuple(name for name in runtimes if precision in _COMPUTE_IN[engine_of(name)])
+    return tuple(name for name in runtimes if precision in _COMPUTE_IN[name])

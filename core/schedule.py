@@ -18,17 +18,17 @@ from typing import Any, Literal, NamedTuple
 from braid.core.device_state import is_state, key_in_state
 from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
-from braid.core.measurement import SideBySideRuns, Speed, is_latency
+from braid.core.measurement import SideBySideRuns, Speed
 from braid.core.plan import (
+    NO_MORE,
     StreamPlan,
-    has_teams,
     plan_from_json,
     plan_to_json,
     runs_in_sequence,
 )
 from braid.core.precision import FP32, INT8
 from braid.core.quantisation import Quantisation
-from braid.core.runtimes import ONNXRUNTIME, RUNTIMES, engine_of
+from braid.core.runtimes import GONE, ONNXRUNTIME, RUNTIMES
 
 SCHEDULE_FORMAT = 1
 
@@ -116,12 +116,6 @@ PARALLEL = "parallel"
 MIXED = "mixed"
 """First part of the ids of plans in which units run in engines, too."""
 
-TEAMS = "teams"
-"""First part of the ids of plans that choose how many threads each unit runs on."""
-
-BANDS = "bands"
-"""First part of the ids of plans in which each thread computes a band of rows of an image."""
-
 SIDE_BY_SIDE = "side-by-side"
 """First part of the ids of what runs several times at once, each on a part of the threads."""
 
@@ -166,8 +160,8 @@ class Contender:
 
 
 def _engine(candidate: Contender) -> str:
-    """Engine that a candidate runs in, on all threads or on one; "": Braid's own."""
-    return engine_of(candidate.name) if candidate.name in RUNTIMES else ""
+    """Engine that a candidate runs in; "": Braid's own."""
+    return candidate.name if candidate.name in RUNTIMES else ""
 
 
 class Rival(NamedTuple):
@@ -179,15 +173,7 @@ class Rival(NamedTuple):
 
 def contender_from_json(document: Mapping[str, Any]) -> Contender:
     also = tuple(document.get("also", ()))
-    return Contender(**{**possible(document, "latency_us", "speedup"), "also": also})
-
-
-def possible(document: Mapping[str, Any], *latencies: str) -> dict[str, Any]:
-    """Replace impossible latencies, which earlier versions measured under load, by None."""
-    checked = dict(document)
-    for name in latencies:
-        checked[name] = document.get(name) if is_latency(document.get(name)) else None
-    return checked
+    return Contender(**{**document, "also": also})
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +227,10 @@ class Provenance:
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
-    """Read a provenance; fields that older versions did not record are at their defaults."""
-    candidates = tuple(map(contender_from_json, document.get("candidates", ())))
-    values = possible(document, "measured_us", "sequential_us")
+    contenders = map(contender_from_json, document.get("candidates", ()))
+    candidates = tuple(contender for contender in contenders if contender.name not in GONE)
+    values = dict(document)
     if (beside := document.get("side_by_side")) is not None:
-        in_onnxruntime = bool(beside.get("in_onnxruntime"))  # as earlier versions recorded it
-        beside = {"runtime": ONNXRUNTIME if in_onnxruntime else "", **beside}
         values["side_by_side"] = from_stored_json(SideBySideRuns, beside)
     if (how := document.get("quantisation")) is not None:
         values["quantisation"] = from_stored_json(Quantisation, how)
@@ -339,8 +323,7 @@ class Schedule:
         Equal content has an equal name, also if another planner found it or at another time. The
         content is the plan with its kernels, and its model, shapes, precision and device.
         """
-        kind = TEAMS if has_teams(self.plan) else PARALLEL
-        kind = MIXED if self.plan.parts else BANDS if self.plan.bands else kind
+        kind = MIXED if self.plan.parts else PARALLEL
         kind = SEQUENTIAL if runs_in_sequence(self.plan) else kind
         return f"{self.runtime or kind}-{_checksum(self._content)[:16]}"
 
@@ -485,14 +468,14 @@ def schedule_from_json(document: Any) -> Schedule:
         )
     if document.get("sha256") != _checksum(body):
         raise InvalidArtefact("the schedule's checksum does not match: the file was changed")
+    if body.get("planner") in GONE:
+        raise InvalidArtefact(f"the schedule is of {body['planner']}, {NO_MORE}")
     try:
         return Schedule(
             key=ScheduleKey(**body["key"]),
             planner=body["planner"],
             plan=plan_from_json(body["plan"]),
-            stages=tuple(
-                from_stored_json(Stage, possible(stage, "latency_us")) for stage in body["stages"]
-            ),
+            stages=tuple(from_stored_json(Stage, stage) for stage in body["stages"]),
             unit_names=tuple(body["unit_names"]),
             provenance=provenance_from_json(body["provenance"]),
         )

@@ -24,7 +24,7 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
-from braid.core.runtimes import RUNTIMES, engine_of, runtimes_in
+from braid.core.runtimes import RUNTIMES, runtimes_in
 from braid.core.schedule import USUAL_KERNELS, Strategy
 from braid.engine.program.engines import Engine, EnginePlace, Whole
 from braid.engine.program.kernel import PackedWeights
@@ -219,14 +219,6 @@ class Backend(StageTimer, Protocol):
     def overheads(self) -> Generator[None, None, StageOverheads]:
         """Latency of a stage beside its units' own work, measured."""
 
-    def units_in_place(
-        self, program: Program, plan: StreamPlan, inputs: Tensors
-    ) -> UnitTimes | None:
-        """A function that runs a plan without streams side by side, and tells its units' times.
-
-        None: this device cannot tell them.
-        """
-
     def contender(self, prepared: Prepared, outputs: Tensors | None) -> TimedContender:
         """A plan in a comparison; ``outputs`` as for ``Prepared.begin``."""
 
@@ -262,8 +254,7 @@ def open_whole(
     """
     if not runtimes_in(precision, [runtime]):
         raise PreconditionFailed(f"{RUNTIMES[runtime]} does not compute in {precision}")
-    name = engine_of(runtime)
-    engine, threads = backend.engine(name), 0 if runtime == name else 1
+    engine = backend.engine(runtime)
     with opened_file(artefact, digest) as path:
-        place = backend.engine_place(callers, threads)
+        place = backend.engine_place(callers)
         return engine.compile(path, place, precision, any_shape=any_shape)

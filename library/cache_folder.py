@@ -3,8 +3,6 @@
 schedules/, measurements/    braid.compiler.result_files; a server on the folder uses them, too
 compiled/DIGEST/             artefacts of the models that were compiled last
 compiling                    lock of the process that compiles
-
-A folder of an earlier version holds a database in place of these, which is converted.
 """
 
 from __future__ import annotations
@@ -21,12 +19,11 @@ from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from braid.compiler.earlier_results import has_rows, move_rows
 from braid.compiler.result_files import ResultFiles
 from braid.core.descriptors import Descriptor
 from braid.core.disk import disk_failure
 from braid.core.errors import InvalidArtefact, StartupError
-from braid.core.removal import remove_entry, remove_folder
+from braid.core.removal import remove_entry
 from braid.core.shortage import shortage
 from braid.engine.importer.host.report import check_files, read_report
 
@@ -37,10 +34,9 @@ KEPT_ARTEFACTS = 32
 WAIT_SECONDS = 0.1
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_OTHERS = """
-SELECT count(*) FROM models WHERE name <> 'compiled-' || substr(sha256, 1, 16) OR state = 'SERVING'
-"""
-"""Counts models of a database that the library did not compile, or that a server serves."""
+
+OLDEST = "0004"
+"""Revision of a server's database from which on results are files."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -130,8 +126,8 @@ class CacheFolder:
         return True
 
     def _prepare(self) -> None:
-        """Convert what an earlier version left; remove leftovers and the oldest artefacts."""
-        self._convert()
+        """Remove leftovers and the oldest artefacts."""
+        self._check_database()
         self._artefacts.mkdir(mode=0o700, exist_ok=True)
         by_age = sorted(self._artefacts.iterdir(), key=lambda entry: entry.lstat().st_mtime)
         artefacts = [entry for entry in by_age if _DIGEST.fullmatch(entry.name)]
@@ -140,45 +136,22 @@ class CacheFolder:
             if entry in surplus or entry not in artefacts:
                 remove_entry(entry)
 
-    def _convert(self) -> None:
-        """Move rows of a database into files, unless a server uses it: then that did so.
-
-        A database that was the library's alone is removed.
-        """
+    def _check_database(self) -> None:
+        """Refuse a folder whose results are rows of a database, as they were before ``OLDEST``."""
         database = self._root / "braid.db"
         if not database.exists():
             return
-        with _opened(self._root / "lock") as lock:
-            if not _is_free(lock):
-                return
-            try:
-                with closing(sqlite3.connect(database)) as rows, rows:
-                    if has_rows(rows.execute):
-                        move_rows(rows.execute, self.results)
-                    ((others,),) = rows.execute(_OTHERS)
-            except sqlite3.Error as error:
-                if (failure := disk_failure(error, self._root)) and not _is_damage(error):
-                    raise failure from error
-                raise StartupError(
-                    f"{database} cannot be read ({error}); remove it, and what it holds is "
-                    "measured again"
-                ) from error
-            if not others:
-                self._remove_database(database)
-
-    def _remove_database(self, database: Path) -> None:
-        earlier = self._root / "artefacts"
-        if earlier.is_dir() and not self._artefacts.exists():
-            earlier.rename(self._artefacts)
-        for folder in (earlier, self._root / "uploads", self._root / "samples"):
-            remove_folder(folder)
-        for ending in ("-wal", "-shm", ""):
-            database.with_name(database.name + ending).unlink(missing_ok=True)
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    name = getattr(error, "sqlite_errorname", "")
-    return name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CANTOPEN"))
+        try:
+            with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as rows:
+                ((revision,),) = rows.execute("SELECT version_num FROM alembic_version")
+        except (sqlite3.Error, ValueError) as error:
+            raise StartupError(f"{database} cannot be read ({error}); remove it") from error
+        if revision < OLDEST:
+            raise StartupError(
+                f"{self._root} is of an unreleased version of Braid that is too old (revision "
+                f"{revision}; the oldest that is read is {OLDEST}); choose another folder, or "
+                "remove this one, and what it holds is measured again"
+            )
 
 
 def _opened(path: Path) -> Descriptor:

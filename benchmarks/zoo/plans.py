@@ -18,7 +18,7 @@ from benchmarks.zoo.contender import Contestant, Load, turns_of
 from benchmarks.zoo.feeds import Arrays
 from braid.core.errors import PreconditionFailed
 from braid.core.program import ProgramKey
-from braid.core.runtimes import RUNTIMES, engine_of
+from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import SEQUENTIAL, Schedule
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
@@ -83,7 +83,7 @@ def _units_by_engine(schedule: Schedule) -> dict[str, int]:
     """Count units of what serves by the engine that runs them; own kernels are "own"."""
     units = len(schedule.unit_names)
     if schedule.runtime and schedule.provenance.promoted:
-        return {engine_of(schedule.runtime): units}
+        return {schedule.runtime: units}
     counts: Counter[str] = Counter()
     parts = schedule.plan.parts if schedule.provenance.promoted else ()
     for part in parts[:1] if any(part.rows for part in parts) else parts:
@@ -94,8 +94,8 @@ def _units_by_engine(schedule: Schedule) -> dict[str, int]:
 
 def engine_names(candidates: Mapping[str, Any]) -> set[str]:
     """Return the engines among names of candidates; "own" for plans."""
-    names = (name.partition(" in ")[0] for name in candidates)
-    return {engine_of(name) if name in RUNTIMES else "own" for name in names}
+    names = (name.partition(" in ")[0].removesuffix("-1") for name in candidates)
+    return {name if name in RUNTIMES else "own" for name in names}
 
 
 def serves(load: Load, feeds: Arrays, stack: ExitStack) -> Contestant:

@@ -36,7 +36,6 @@ from braid.engine.device import (
     MakeInputs,
     Prepared,
     Tensors,
-    UnitTimes,
 )
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.engines import Engine, EnginePlace, Whole
@@ -192,14 +191,6 @@ class CpuBackend:
 
     def overheads(self) -> Generator[None, None, StageOverheads]:
         return measure_overheads(self._executor, self._waits)
-
-    def units_in_place(
-        self, program: Program, plan: StreamPlan, inputs: Tensors
-    ) -> UnitTimes | None:
-        segments = lay_out(program, plan, self.threads)
-        if [len(segment.lanes) for segment in segments] != [1]:
-            return None
-        return self._executor.steps(program, segments[0], program.environment(inputs))
 
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests

@@ -17,7 +17,7 @@ from braid.engine.cpu.lanes import Segment, Step
 from braid.engine.cpu.memory import Lifetime, plan_memory
 from braid.engine.cpu.segments import EXECUTE, SIGNAL, WAIT, Compiled, NativeSegment, OutsideOperand
 from braid.engine.onednn.library import DST, SRC, ComputationCall
-from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.onednn.recipe import Buffer, Place, Recipe
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 _VIEWS = frozenset(
@@ -52,8 +52,6 @@ def compile_layout(
     keep: frozenset[int],
     kinds: Mapping[int, str],
     pause: YieldToRequests = no_pause,
-    *,
-    step_by_step: bool = False,
 ) -> Compiled:
     """Cut a plan on lanes into native segments and what Python runs.
 
@@ -62,8 +60,6 @@ def compile_layout(
         keep: slots of the graph's outputs.
         kinds: the operator kind behind each slot that a step fills.
         pause: called now and then: a large graph takes a tenth of a second.
-        step_by_step: make a native segment of each step on a lane without neighbours, so that
-            stamps tell when it began.
     """
     chosen = _choose(_number(segments), keep, pause)
     values = _Values(keep, kinds, the_end=1 << sum(len(lane) for s in segments for lane in s.lanes))
@@ -79,11 +75,11 @@ def compile_layout(
             pending.append(part)
             continue
         if pending:
-            compiled.parts.append(_native_segment(pending, values, step_by_step))
+            compiled.parts.append(_native_segment(pending, values))
             pending = []
         compiled.parts.append(part)
     if pending:
-        compiled.parts.append(_native_segment(pending, values, step_by_step))
+        compiled.parts.append(_native_segment(pending, values))
     return compiled
 
 
@@ -241,12 +237,10 @@ class _Values:
         }
 
 
-def _native_segment(
-    segments: Sequence[list[_Lane]], values: _Values, step_by_step: bool
-) -> NativeSegment:
+def _native_segment(segments: Sequence[list[_Lane]], values: _Values) -> NativeSegment:
     nothing = torch.empty(0)
     native = NativeSegment(nothing, nothing, nothing)
-    joined = segments if step_by_step else _joined(segments)
+    joined = _joined(segments)
     buffers = {
         slot: buffer
         for lanes in joined
@@ -258,37 +252,23 @@ def _native_segment(
     results: _Addresses = {slot: [] for slot in buffers if slot in values.keep}
     flags: dict[int, int] = {}
     header, body = [len(joined)], list[int]()
-    counts = [
-        len(_by_lane(lanes[0][0])) if _runs_in_bands(lanes) else len(lanes) for lanes in joined
-    ]
-    words = 1 + sum(1 + 2 * count for count in counts)
+    words = 1 + sum(1 + 2 * len(lanes) for lanes in joined)
     for lanes in joined:
-        if _runs_in_bands(lanes):
-            ((item,),) = lanes
-            header.append(len(_by_lane(item)))
-            for actions in _by_lane(item):
-                start = words + len(body)
-                body += _code(item, actions, 0, native, results, values)
-                header += [start, words + len(body)]
-            native.releases += item.step.releases
-            continue
         header.append(len(lanes))
         for lane in lanes:
             start = words + len(body)
             for item in lane:
                 waits = [flags.setdefault(unit, len(flags)) for unit in item.step.waits]
                 body += [word for flag in waits for word in (WAIT, flag)]
-                team = 0 if len(lanes) > 1 else item.step.threads
-                for actions in _by_lane(item):
-                    body += _code(item, actions, team, native, results, values)
-                body += _copies_out(item, team, native, results)
+                body += _code(item, native, results, values)
+                body += _copies_out(item, native, results)
                 signals = [flags.setdefault(unit, len(flags)) for unit in item.step.signals]
                 body += [word for flag in signals for word in (SIGNAL, flag)]
                 native.releases += item.step.releases
             header += [start, words + len(body)]
     native.code = torch.tensor([*header, *body], dtype=torch.int64)
     native.flags = torch.zeros(max(1, len(flags)), dtype=torch.int64)
-    native.bookmark = torch.zeros(2 + max(counts), dtype=torch.int64)
+    native.bookmark = torch.zeros(2 + max(map(len, joined)), dtype=torch.int64)
     native.results = [
         (slot, _as_callers_want(buffers[slot], slot, values), memories)
         for slot, memories in results.items()
@@ -305,38 +285,23 @@ def _joined(segments: Sequence[list[_Lane]]) -> list[list[_Lane]]:
     """Segments of the code: steps that follow each other on one lane are one of them."""
     joined: list[list[_Lane]] = []
     for lanes in segments:
-        is_apart = _runs_in_bands(lanes) or (bool(joined) and _runs_in_bands(joined[-1]))
-        if len(lanes) == 1 and joined and len(joined[-1]) == 1 and not is_apart:
+        if len(lanes) == 1 and joined and len(joined[-1]) == 1:
             joined[-1][0].extend(lanes[0])
         else:
             joined.append([list(lane) for lane in lanes])
     return joined
 
 
-def _by_lane(item: _Numbered) -> tuple[tuple[Action, ...], ...]:
-    assert item.recipe is not None
-    return item.recipe.by_lane()
-
-
-def _runs_in_bands(lanes: Sequence[_Lane]) -> bool:
-    """Whether this is one step that has a lane for each thread."""
-    return len(lanes) == len(lanes[0]) == 1 and len(_by_lane(lanes[0][0])) > 1
-
-
 def _code(
-    item: _Numbered,
-    actions: Sequence[Action],
-    team: int,
-    native: NativeSegment,
-    results: _Addresses,
-    values: _Values,
+    item: _Numbered, native: NativeSegment, results: _Addresses, values: _Values
 ) -> list[int]:
-    """Words that execute actions on a team of so many threads (0: the thread of the lane).
+    """Words that execute the actions of a step.
 
     Notes where its memory objects get their addresses from.
     """
+    assert item.recipe is not None
     words: list[int] = []
-    for action in actions:
+    for action in item.recipe.actions:
         call = ComputationCall(action.computation, action.fixed, tuple(action.places))
         native.calls.append(call)
         for memory, place in zip(call.moving, action.places.values(), strict=True):
@@ -349,22 +314,20 @@ def _code(
                 results[slot].append((memory, offset))
             else:
                 native.operands.append(OutsideOperand(memory, slot, images, offset))
-        words += [EXECUTE, *call.words, team]
+        words += [EXECUTE, *call.words]
     return words
 
 
 def _is_copied_out(item: _Numbered, buffer: Buffer) -> bool:
     """Whether an output of the graph is made as images, and then copied to memory of the caller."""
-    return not buffer.is_dense and buffer.dtype == torch.float32 and len(_by_lane(item)) == 1
+    return not buffer.is_dense and buffer.dtype == torch.float32
 
 
 def _as_callers_want(buffer: Buffer, slot: int, values: _Values) -> Buffer:
     return replace(buffer, images=False) if slot in values.sizes else buffer
 
 
-def _copies_out(
-    item: _Numbered, team: int, native: NativeSegment, results: _Addresses
-) -> list[int]:
+def _copies_out(item: _Numbered, native: NativeSegment, results: _Addresses) -> list[int]:
     """Words that copy outputs of the graph; see ``_is_copied_out``."""
     words: list[int] = []
     assert item.recipe is not None
@@ -372,14 +335,14 @@ def _copies_out(
         if slot not in results or not _is_copied_out(item, buffer):
             continue
         library = item.recipe.actions[-1].computation.library.on(buffer.dtype)
-        with library.threads(team or 1):
+        with library.threads(item.step.threads):
             copy = library.copy(library.images(buffer.shape), library.dense(buffer.shape))
         call = ComputationCall(copy, {}, (SRC, DST))
         source, target = call.moving
         native.calls.append(call)
         native.fixed.append((source, slot, 0))
         results[slot].append((target, 0))
-        words += [EXECUTE, *call.words, team]
+        words += [EXECUTE, *call.words]
     return words
 
 

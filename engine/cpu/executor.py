@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from time import perf_counter_ns
 
 import torch
@@ -150,29 +150,8 @@ class CpuExecutor:
                 self.run_segment(segment, env)
                 return start, perf_counter_ns()
             moments: list[int] = []
-            self._run_compiled(compiled, env, runner, pause, moments)
+            self._run_compiled(compiled, env, runner, pause, moments, sum(segment.threads))
             return moments[0], moments[-1]
-
-        return run
-
-    def steps(
-        self, program: Program, segment: Segment, env: Environment
-    ) -> Callable[[YieldToRequests | None], Sequence[float]] | None:
-        """A function that runs a segment without neighbouring lanes, and tells its steps' times.
-
-        In microseconds, in place: with the threads and caches as the steps before left them. None
-        without the part in C.
-        """
-        runner = find_runner()
-        if runner is None:
-            return None
-        layout = [segment], program.kept(), program.kinds()
-        compiled = compile_layout(*layout, step_by_step=True)
-
-        def run(pause: YieldToRequests | None) -> Sequence[float]:
-            moments: list[int] = []
-            self._run_compiled(compiled, env.copy(), runner, pause, moments)
-            return [(end - begin) / 1e3 for begin, end in pairwise(moments)]
 
         return run
 
@@ -186,15 +165,18 @@ class CpuExecutor:
         runner: Runner,
         pause: YieldToRequests | None,
         moments: list[int] | None = None,
+        threads: int = 0,
     ) -> ActivationMemory:
         """Run all parts; returns the activation memory that their values lie in.
 
-        To ``moments`` are added those at which segments outside the interpreter and other parts
-        began, and the end, in nanoseconds of the monotonic clock.
+        They were laid out on ``threads`` threads (0: all). To ``moments`` are added those at which
+        segments outside the interpreter and other parts began, and the end, in nanoseconds of the
+        monotonic clock.
         """
         arena = self._arena if pause is None else self._arena_with_pauses
         compiled.place(arena, runner.library)
-        slices = _until_stopped() if pause is None else self._slices(pause)
+        threads = threads or self.threads
+        slices = _until_stopped() if pause is None else self._slices(pause, threads)
         pause_at = perf_counter_ns() + self._slice_ns
         for part in compiled.parts:
             begun = perf_counter_ns()
@@ -204,7 +186,7 @@ class CpuExecutor:
                 pause_at = begun + self._slice_ns
             check_stopped()
             if isinstance(part, NativeSegment):
-                self._set_intra_op(self.threads)
+                self._set_intra_op(threads)
                 if moments:
                     moments.pop()  # the end of the part before: this one's beginning counts
                 run_native(part, env, runner, slices, moments)
@@ -224,22 +206,21 @@ class CpuExecutor:
                     env[slot] = _outside(arena, tensor)
         return arena
 
-    def _slices(self, pause: YieldToRequests) -> Slices:
-        """Slices for runs with pauses: after each the team has all its threads again."""
+    def _slices(self, pause: YieldToRequests, threads: int) -> Slices:
+        """Slices for runs with pauses: after each the team has its threads again."""
 
         def pause_and_restore() -> None:
             pause()
             check_stopped()
-            self._set_intra_op(self.threads)
+            self._set_intra_op(threads)
 
         return Slices(self._slice_ns, pause_and_restore, pause.arrivals)
 
     def run_segment(self, segment: Segment, env: Environment) -> None:
         """Run one segment on the slots of ``env`` and wait for all its lanes."""
         if len(segment.lanes) == 1:
-            for step in segment.lanes[0]:
-                self._set_intra_op(step.threads)
-                _run_steps((step,), env, {})
+            self._set_intra_op(segment.threads[0])
+            _run_steps(segment.lanes[0], env, {})
             return
         events = {unit: threading.Event() for unit in segment.signals}
         firsts = [0, *accumulate(segment.threads[:-1])]

@@ -29,7 +29,7 @@ class Step:
     """One launch in a lane."""
 
     unit: BoundUnit
-    threads: int  # of its team: those of the lane, or fewer of a lane without neighbours
+    threads: int  # of its lane
     waits: tuple[int, ...]  # units in other lanes of the same segment
     signals: tuple[int, ...]  # the unit, or its merged units, if another lane waits for them
     releases: tuple[int, ...] = ()  # slots that are not read after this step (single-lane segments)
@@ -86,8 +86,7 @@ def lay_out(
         if has_lanes and any(part.threads > 1 for part in delegated):
             raise PreconditionFailed("an engine on several threads runs beside no other lane")
         bound = {part.units: opened[part] for part in delegated}
-        bands = [units for units in plan.bands if position[units[0]] in positions]
-        part = _Part(launches, tuple(freed.values()), [*merges, *bands, *bound], bound)
+        part = _Part(launches, tuple(freed.values()), [*merges, *bound], bound)
         segments.append(_segment(program, part, threads, groups))
         start += len(launches)
     return tuple(segments)
@@ -158,7 +157,7 @@ def _segment(program: Program, part: _Part, threads: int, groups: Groups = ()) -
         lanes[lane].append(
             Step(
                 unit=unit,
-                threads=_team(together[0], given[lane]) if single else given[lane],
+                threads=given[lane],
                 waits=tuple(sorted(w for w in others if unit_lane.get(w, lane) != lane)),
                 signals=tuple(launch.unit for launch in together if launch.unit in waited),
                 releases=slots if single else (),
@@ -169,7 +168,3 @@ def _segment(program: Program, part: _Part, threads: int, groups: Groups = ()) -
         threads=given,
         releases=() if single else tuple(slot for slots in part.freed for slot in slots),
     )
-
-
-def _team(launch: Launch, lane: int) -> int:
-    return min(launch.threads or lane, lane)

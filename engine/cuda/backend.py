@@ -205,9 +205,6 @@ class CudaBackend:
         launch = max(0.0, (chain - one) / (CHAIN - 1))
         return StageOverheads(max(0.0, one - launch), max(0.0, pair - one), launch)
 
-    def units_in_place(self, program: Program, plan: StreamPlan, inputs: Tensors) -> None:
-        """None: a unit of a GPU has no team that a plan could choose."""
-
     def _tiny_us(self, groups: list[int]) -> Generator[None, None, float]:
         graph, members = tiny_graph(groups)
         program = self.bind(graph, {}, PackedWeights(), no_pause)

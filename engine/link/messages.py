@@ -24,7 +24,7 @@ from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import BraidError, ResourceExhausted, WorkerFault
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
-from braid.core.plan import EnginePart, StreamPlan
+from braid.core.plan import EnginePart
 from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
 from braid.core.quantisation import Quantisation
 from braid.core.schedule import Stage
@@ -147,16 +147,6 @@ class PartMeasurements:
     """Measurements of stages of parts, in the order of the request."""
 
     stages: tuple[PartMeasurement, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchLatencies:
-    """Latency of what plans launch in its place, in microseconds; units in bands are one launch.
-
-    Of no plan where the device cannot tell.
-    """
-
-    launches_us: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,13 +303,6 @@ class MeasureParts(MeasurementRequest[PartMeasurements]):
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureInPlace(MeasurementRequest[LaunchLatencies]):
-    """Measure what a program's plans launch in its place; nothing in them runs side by side."""
-
-    plans: tuple[StreamPlan, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SearchPlans(MeasurementRequest[SearchResult]):
     """Plan a program, and measure what the planner asks for; answered by a bench that searches."""
 
@@ -362,7 +345,6 @@ AnyRequest = (
     | MeasureStage
     | ComparePlans
     | MeasureParts
-    | MeasureInPlace
     | SearchPlans
     | Calibrate
     | CompareThroughput
@@ -379,7 +361,6 @@ AnyReply = (
     | StageLatency
     | PlanMeasurements
     | PartMeasurements
-    | LaunchLatencies
     | SearchResult
     | Quantisation
     | ThroughputMeasurements

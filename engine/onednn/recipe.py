@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate, pairwise
 from typing import Literal
 
 import torch
@@ -86,20 +83,14 @@ class Action:
 class Recipe:
     """Actions of a unit, for one number of threads, one after the other on all of them.
 
-    With ``lanes``, each thread has actions of its own, side by side with the others. With ``views``
-    there are no actions: the unit's results are where its operand is.
+    With ``views`` there are no actions: the unit's results are where its operand is.
     """
 
     actions: tuple[Action, ...]
     operands: tuple[tuple[int, bool], ...]  # position among the unit's inputs, whether images
     results: tuple[Buffer, ...]
     temporaries: tuple[Buffer, ...] = ()
-    lanes: tuple[int, ...] = ()  # how many of the actions, in order, each thread has
     views: tuple[int, ...] = ()  # of results that lie in operand 0: bytes behind its start
-
-    def by_lane(self) -> tuple[tuple[Action, ...], ...]:
-        ends = [0, *accumulate(self.lanes or (len(self.actions),))]
-        return tuple(self.actions[start:end] for start, end in pairwise(ends))
 
 
 def run_from(recipe: Recipe) -> Run:
@@ -145,8 +136,6 @@ def _run_any(recipe: Recipe) -> Run:
         for action in recipe.actions
     ]
 
-    one_thread = partial(recipe.actions[0].computation.library.threads, 1)
-
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
         data = {
             "operand": [
@@ -158,9 +147,8 @@ def _run_any(recipe: Recipe) -> Run:
             "result": [buffer.empty() for buffer in recipe.results],
             "temporary": [buffer.empty() for buffer in recipe.temporaries],
         }
-        with one_thread() if recipe.lanes else nullcontext():
-            for launch, places in launches:
-                launch(*[_Shifted(data[p.kind][p.index], p.offset_bytes) for p in places])
+        for launch, places in launches:
+            launch(*[_Shifted(data[p.kind][p.index], p.offset_bytes) for p in places])
         return tuple(
             tensor.reshape(buffer.seen_as) if buffer.seen_as is not None else tensor
             for tensor, buffer in zip(data["result"], recipe.results, strict=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,19 +63,6 @@ class KernelSource(Protocol):
 
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
         """``kernel``, which runs ``merged.unit``, with its output cut into that of each unit."""
-
-    def bands(
-        self,
-        units: Sequence[int],
-        graph: OpGraph,
-        constants: Mapping[str, Tensor],
-        packed: PackedWeights,
-    ) -> Kernel:
-        """Kernel that takes the only input of a chain, and runs the chain in bands of rows.
-
-        Raises:
-            InvalidArtefact: this device has none.
-        """
 
 
 def makeable(kernels: Iterable[Kernel], threads: int) -> Iterator[Kernel]:

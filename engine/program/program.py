@@ -14,7 +14,6 @@ from torch import Tensor
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import EnginePart
-from braid.engine.program.bands import chain_input, is_chain
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.kernel_choice import KernelSource, choose, makeable
 from braid.engine.program.merge import merged_unit
@@ -76,25 +75,14 @@ class Program:
     merged: dict[tuple[int, ...], BoundUnit] = field(default_factory=dict, repr=False)
 
     def unit(self, units: tuple[int, ...]) -> BoundUnit:
-        """The bound unit of one unit, or of several that run as one kernel, made at first use.
-
-        Several are merged, or, if one of them reads what another one makes, run in bands.
+        """The bound unit of one unit, or of several that are merged, made at first use.
 
         Raises:
-            InvalidArtefact: these units cannot be merged, or cannot run in bands.
+            InvalidArtefact: these units cannot be merged.
         """
         if len(units) == 1:
             return self.units[units[0]]
-        if units not in self.merged and is_chain(self.graph, units):
-            source = chain_input(self.graph, units)
-            kernel = self.binding.source.bands(
-                units, self.graph, self.constants(), self.binding.packed
-            )
-            work_us = sum(self.units[unit].work_us for unit in units)
-            self.merged[units] = BoundUnit(
-                kernel, (self.slots[source],), self.units[units[-1]].outputs, work_us
-            )
-        elif units not in self.merged:
+        if units not in self.merged:
             how, merged = self.binding, merged_unit(self.graph, self.constants(), units)
             whole = how.kernel(merged.unit, merged.graph, merged.tensors)
             kernel = how.source.cut(whole, merged, how.threads)

@@ -38,7 +38,6 @@ from braid.engine.link.messages import (
     FindKernels,
     HoldMeasurements,
     LoadModel,
-    MeasureInPlace,
     MeasurementRequest,
     MeasureParts,
     MeasureStage,
@@ -127,7 +126,6 @@ class Worker(YieldToRequests):
             MeasureStage: self._measurements.measure,
             ComparePlans: self._measurements.compare,
             MeasureParts: self._measurements.parts,
-            MeasureInPlace: self._measurements.in_place,
             Calibrate: self._measurements.calibrate,
             CompareThroughput: self._measurements.throughput,
         }

@@ -27,7 +27,7 @@ from braid.core.plan import EnginePart, StreamPlan, sequential_plan, verify_plan
 from braid.core.precision import FP32, INT8
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.quantisation import Quantisation
-from braid.core.runtimes import ONNXRUNTIME, engine_of
+from braid.core.runtimes import ONNXRUNTIME
 from braid.core.tensor import TensorType, has_open_extents
 from braid.engine.device import Backend, DevicePart, Prepared, open_whole
 from braid.engine.importer.artefact import load_artefact
@@ -450,7 +450,7 @@ class ModelTable:
     def check_runtime(self, runtime: str, key: ProgramKey) -> None:
         """Raise PreconditionFailed if a request could end the process in a runtime."""
         program = self.program(key)
-        self._backend.engine(engine_of(runtime)).check(program.graph, program.constants())
+        self._backend.engine(runtime).check(program.graph, program.constants())
 
     def ready(
         self,

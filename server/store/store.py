@@ -23,7 +23,6 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 from sqlalchemy import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
-from braid.compiler.earlier_results import has_rows, move_rows
 from braid.compiler.result_files import ResultFiles
 from braid.compiler.results import Results
 from braid.core.errors import (
@@ -211,7 +210,6 @@ class Store(Registrations):
         if why := files.why_strange(recorded):
             raise StartupError(f"the store's database {self._database.engine.url} {why}")
         self._transactions.write(self._recover_rows)
-        self._transactions.write(self._move_results)
         uploads, artefacts, samples = self._transactions.read(_needed_files)
         swept = self.folder.sweep(uploads, artefacts, samples, recorded)
         if names := swept.removed:
@@ -225,7 +223,6 @@ class Store(Registrations):
             )
 
     def _recover_rows(self, connection: Connection) -> None:
-        digests.remember_models(connection)
         for model in models_table.present(connection):
             # In a shared database another server may be at it.
             if model.state is ModelStatus.DRAINING and not self._database.is_shared:
@@ -241,11 +238,6 @@ class Store(Registrations):
         that a job, which was not added, would have made again. They serve, and say so.
         """
         return self._result_files
-
-    def _move_results(self, connection: Connection) -> None:
-        """Move into files what earlier versions kept in rows."""
-        if has_rows(connection.exec_driver_sql):
-            move_rows(connection.exec_driver_sql, self._result_files)
 
     # Models.
 

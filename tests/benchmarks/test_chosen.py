@@ -14,9 +14,8 @@ import pytest
 from benchmarks import chosen
 from benchmarks.chosen import Case, Lab, follow, is_new, is_same, runs_of, summary
 from benchmarks.planned import Scheduling, SearchedPlans, keep, kept
-from braid.compiler.teams import ONE_LANE
 from braid.core.errors import DeviceChanged, PreconditionFailed
-from braid.core.plan import EnginePart, StreamPlan, plan_of_teams, plan_to_json, sequential_plan
+from braid.core.plan import EnginePart, StreamPlan, plan_to_json, sequential_plan
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
 from braid.core.schedule import SEQUENTIAL
@@ -149,18 +148,16 @@ def searched(folder: Path, **plans: StreamPlan) -> SearchedPlans:
     return found
 
 
-def test_candidates_are_those_of_the_search_the_plan_of_one_lane_and_all_runtimes(
+def test_candidates_are_those_of_the_search_and_all_runtimes(
     tmp_path: Path,
 ) -> None:
-    bands = replace(sequential_plan(2), bands=((0, 1),))
+    parts = replace(sequential_plan(2), parts=(EnginePart((0,), ONNXRUNTIME, "1", 2),))
 
-    runs = runs_of(ProgramKey("digest", ()), searched(tmp_path / "plans", bands=bands), [*RUNTIMES])
+    runs = runs_of(ProgramKey("digest", ()), searched(tmp_path / "plans", mixed=parts), [*RUNTIMES])
 
-    assert {*runs} == {SEQUENTIAL, "bands", ONE_LANE, *RUNTIMES} - {"openvino"}
-    assert runs[ONE_LANE].plan == plan_of_teams([1, 1])
+    assert {*runs} == {SEQUENTIAL, "mixed", ONNXRUNTIME}
     assert {run.program.choices for run in runs.values()} == {(("a unit", "winograd"),)}
-    new = {"bands", ONE_LANE, "onnxruntime-1", "openvino-1"}
-    assert {name for name, run in runs.items() if is_new(run)} == new
+    assert {name for name, run in runs.items() if is_new(run)} == {"mixed"}
 
 
 def test_a_runtime_is_the_same_on_any_kernels_and_a_plan_is_not() -> None:

@@ -1,9 +1,8 @@
-"""The folder of compilations: what is damaged is made again, what earlier versions left is used."""
+"""The folder of compilations: what is damaged is made again, what is too old is refused."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import sqlite3
@@ -13,15 +12,11 @@ from pathlib import Path
 import pytest
 
 import braid
-from braid.compiler.options import ModelOptions
 from braid.compiler.result_files import ResultFiles
 from braid.core.errors import StartupError
 from braid.library.cache_folder import KEPT_ARTEFACTS, CacheFolder
 from braid.server.store.store import Store
-from tests.server.store.earlier import put_into_rows, rows_in
 from tests.server.store.registering import register
-
-OPTIONS = json.dumps(ModelOptions().to_json())
 
 
 def opened(root: Path) -> CacheFolder:
@@ -41,63 +36,16 @@ def copy(net: braid.Network, store: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(store, tmp_path / "copy"))
 
 
-@pytest.fixture
-def earlier(net: braid.Network, copy: Path) -> Path:
-    """A folder that the library of 2f0059c compiled ``net`` into."""
-    put_into_rows(copy)
-    (copy / "compiled").rename(copy / "artefacts")
-    digest = net.schedule.document.key.model_digest
-    with closing(sqlite3.connect(copy / "braid.db")) as rows, rows:
-        values = f"compiled-{digest[:16]}", digest, OPTIONS
-        rows.execute(
-            "INSERT INTO models VALUES (?, 1, ?, 1000, ?, 'UNLOADED', '', 1.5, NULL)", values
-        )
-    return copy
+@pytest.mark.parametrize("revision", ["0002", "0003"])
+def test_a_folder_that_is_too_old_is_refused_in_one_line(tmp_path: Path, revision: str) -> None:
+    Store.open(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / "braid.db")) as rows, rows:
+        rows.execute("UPDATE alembic_version SET version_num = ?", [revision])
 
+    with pytest.raises(StartupError, match=rf"revision {revision}; .* 0004\); choose") as caught:
+        opened(tmp_path)
 
-def check_nothing_is_measured(net: braid.Network, model: Path, folder: Path) -> None:
-    before = ResultFiles(folder).measurements(net.schedule.document.key.device_key)
-    with braid.compile(model, batch_sizes=[1, 4], store=folder) as again:
-        documents = {size: one.document for size, one in again.schedules.items()}
-    assert documents == {size: one.document for size, one in net.schedules.items()}
-    assert ResultFiles(folder).measurements(net.schedule.document.key.device_key) == before
-
-
-@pytest.mark.ci
-def test_a_folder_of_an_earlier_version_is_converted_and_nothing_is_measured_again(
-    net: braid.Network, model: Path, store: Path, earlier: Path
-) -> None:
-    files = ResultFiles(store)
-    device_key = net.schedule.document.key.device_key
-    artefact = (earlier / "artefacts" / net.schedule.document.key.model_digest).stat()
-
-    folder = opened(earlier)
-
-    assert folder.results.all_latencies(device_key) == files.all_latencies(device_key)
-    assert os.path.samestat(
-        folder.artefact(net.schedule.document.key.model_digest).stat(), artefact
-    )
-    assert {path.name for path in earlier.iterdir()} <= {
-        "compiled", "compiling", "lock", "measurements", "schedules",
-    }  # fmt: skip
-    check_nothing_is_measured(net, model, earlier)
-
-
-def test_the_database_of_a_server_stays_for_the_server(net: braid.Network, earlier: Path) -> None:
-    with closing(sqlite3.connect(earlier / "braid.db")) as rows, rows:
-        other = "INSERT INTO models VALUES ('lenet', 1, ?, 9, ?, 'UNLOADED', '', 1.5, NULL)"
-        rows.execute(other, ["cd" * 32, OPTIONS])
-
-    folder = opened(earlier)
-
-    assert rows_in(earlier) == [0, 0, 0]
-    schedule = net.schedules[4].document
-    assert folder.results.find_schedule(schedule.key) == schedule
-    assert (earlier / "artefacts" / schedule.key.model_digest).is_dir()
-    server = Store.open(earlier)
-    assert server.find_schedule(schedule.key) == schedule
-    assert [model.name for model in server.models()][-1] == "lenet"
-    server.close()
+    assert "\n" not in str(caught.value)
 
 
 def test_a_server_that_runs_on_the_folder_goes_on(tmp_path: Path, net: braid.Network) -> None:

@@ -7,17 +7,15 @@ variants(unit) ──> [oneDNN directly, Winograd's method, oneDNN through torch
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from braid.core.attributes import image_window
-from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph
 from braid.core.schedule import USUAL_KERNELS
-from braid.engine.cpu.kernels.bands import bind_bands
 from braid.engine.cpu.kernels.elementwise_units import image_values
 from braid.engine.cpu.kernels.epilogues import post_ops
 from braid.engine.cpu.kernels.integers.binding import KINDS as ON_INTEGERS
@@ -99,18 +97,6 @@ class CpuKernels:
         if kernel.recipe is None or library is None:
             return cut_output(kernel, merged, threads)
         return cut_by_copies(library.on(_data_type(merged.unit, merged.graph)), kernel, merged)
-
-    def bands(
-        self,
-        units: Sequence[int],
-        graph: OpGraph,
-        constants: Mapping[str, Tensor],
-        packed: PackedWeights,
-    ) -> Kernel:
-        library = find_onednn()
-        if library is None:
-            raise InvalidArtefact("bands run on oneDNN, which is not installed")
-        return bind_bands(units, graph, constants, packed, library)
 
 
 CPU_KERNELS: KernelSource = CpuKernels()

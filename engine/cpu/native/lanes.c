@@ -4,11 +4,10 @@
    Called by engine/cpu/segments.py, which also writes the code:
 
        code     segments, then for each segment: lanes, then first and last word of each lane
-       a lane   EXECUTE function primitive stream count arguments team | WAIT flag | SIGNAL flag,
+       a lane   EXECUTE function primitive stream count arguments | WAIT flag | SIGNAL flag,
                 any number
 
-   A segment of one lane runs on the calling thread, and its primitives on as many threads of that
-   thread's OpenMP team as ``team`` says. A team that is not called on sleeps after a while.
+   A segment of one lane runs on the calling thread, and its primitives on that thread's OpenMP team.
    A segment of several lanes runs on the team itself, one lane a thread: the threads that oneDNN just
    used are still spinning, so they start within a microsecond, and no thread waits for a core.
    A flag is raised in a run by writing the number of the run into it.
@@ -92,15 +91,13 @@ static const int64_t *run_lane(const int64_t *word, const int64_t *end, struct r
         switch (*word) {
         case EXECUTE: {
             execute_fn execute = (execute_fn)word[1];
-            if (word[6] && word[6] != omp_get_max_threads())
-                omp_set_num_threads((int)word[6]);
             int status = execute((void *)word[2], (void *)word[3], (int)word[4],
                                  (const void *)word[5]);
             if (status) {
                 atomic_store(&run->failed, status);
                 return word;
             }
-            word += 7;
+            word += 6;
             if (is_over(run))
                 return word;
             break;
@@ -130,9 +127,9 @@ static const int64_t *run_lane(const int64_t *word, const int64_t *end, struct r
     return word;
 }
 
-/* As braid_run_lanes, but that the calling thread's team may have another size at the end. */
-static int run_segments(const int64_t *code, int64_t *flag_words, int64_t number, int64_t *bookmark,
-                        int64_t slice_ns, int arrivals, int64_t *stamps) {
+/* Runs all segments; returns 0, CUT, a oneDNN status, or WRONG_TEAM if OpenMP gave too few threads. */
+int braid_run_lanes(const int64_t *code, int64_t *flag_words, int64_t number,
+                    int64_t *bookmark, int64_t slice_ns, int arrivals, int64_t *stamps) {
     struct run run = {(_Atomic int64_t *)flag_words, number, slice_ns,
                       slice_ns ? now_ns() + slice_ns : 0, arrivals, 0, 0};
     if (!bookmark[HEADER])
@@ -177,16 +174,6 @@ static int run_segments(const int64_t *code, int64_t *flag_words, int64_t number
         stamps[code[0]] = now_ns();
     bookmark[SEGMENT] = bookmark[HEADER] = 0;
     return atomic_load(&run.failed);
-}
-
-/* Runs all segments; returns 0, CUT, a oneDNN status, or WRONG_TEAM if OpenMP gave too few threads. */
-int braid_run_lanes(const int64_t *code, int64_t *flag_words, int64_t number,
-                    int64_t *bookmark, int64_t slice_ns, int arrivals, int64_t *stamps) {
-    int team = omp_get_max_threads();
-    int status = run_segments(code, flag_words, number, bookmark, slice_ns, arrivals, stamps);
-    if (team != omp_get_max_threads())
-        omp_set_num_threads(team);
-    return status;
 }
 
 enum { PIXELS = 512 }; /* of a strip that stays in the nearest cache while its channels are written */

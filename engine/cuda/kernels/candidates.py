@@ -12,13 +12,12 @@ only where they were measured to be fastest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
-from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph
 from braid.core.precision import FP32, HALF, TF32
 from braid.engine.cuda.kernels.fallback_kernel import with_fallback
@@ -89,15 +88,6 @@ class CudaKernels:
 
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
         return cut_output(kernel, merged, threads)
-
-    def bands(
-        self,
-        units: Sequence[int],
-        graph: OpGraph,
-        constants: Mapping[str, Tensor],
-        packed: PackedWeights,
-    ) -> Kernel:
-        raise InvalidArtefact("a GPU runs no units in bands")
 
     def _placed(self, name: str, tensor: Tensor, packed: PackedWeights) -> Tensor:
         key = "placed", name

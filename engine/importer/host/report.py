@@ -100,21 +100,18 @@ def report_from_json(document: Any) -> Report:
     if not isinstance(document, dict) or document.get("format") != REPORT_FORMAT:
         raise InvalidArtefact(f"{REPORT_FILE} is not of format {REPORT_FORMAT}")
     body = {name: value for name, value in document.items() if name != "format"}
-    body.setdefault("content", {})  # earlier versions did not write it
-    if isinstance(batch := body.get("batch"), dict):
-        body["batch"] = {"alone": False, **batch}  # earlier versions did not write it
-        if "rows" not in body:
-            body["batch"]["alone"], body["rows"] = True, UNSHOWN
-    body.setdefault("narrow_type", "")  # nor this
-    body.setdefault("samples", "")  # nor this
-    body.setdefault("padding", [])
+    if isinstance(batch := body.get("batch"), dict) and "rows" not in body:
+        body["batch"], body["rows"] = {**batch, "alone": True}, UNSHOWN
     body.setdefault("batchable", False)
     body.setdefault("rows", "")
     body.setdefault("metadata", {})
     try:
         return from_stored_json(Report, body)
     except MalformedJson as error:
-        raise InvalidArtefact(f"{REPORT_FILE} is malformed: {error}") from error
+        raise InvalidArtefact(
+            f"{REPORT_FILE} is malformed, or of an unreleased version of Braid that is too old "
+            f"({error}); register the file again"
+        ) from error
 
 
 def report_to_json(report: Report) -> dict[str, Any]:
@@ -128,8 +125,7 @@ def read_report(artefact: Path) -> Report:
         InvalidArtefact: it is missing, too large, changed or malformed.
     """
     document = _read_json(artefact / REPORT_FILE, _MAX_REPORT_BYTES)
-    has_checksum = isinstance(document, dict) and "checksum" in document  # older ones have none
-    if has_checksum and document.pop("checksum") != _checksum(document):
+    if isinstance(document, dict) and document.pop("checksum", "") != _checksum(document):
         raise InvalidArtefact(f"{REPORT_FILE} was changed after the import")
     return report_from_json(document)
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from functools import partial
 from math import inf
-from statistics import median
 
 from torch import Tensor
 
@@ -21,11 +20,11 @@ from braid.core.errors import (
     PreconditionFailed,
 )
 from braid.core.measurement import DeviceFacts, StageOverheads
-from braid.core.plan import EnginePart, StreamPlan, verify_plan
+from braid.core.plan import EnginePart, StreamPlan
 from braid.core.precision import FP32, HALF, INT8
 from braid.core.program import PlansToCompare, ProgramKey, UnitKernels
 from braid.core.quantisation import Quantisation
-from braid.engine.device import AskedStage, Backend, Prepared, UnitTimes, open_whole
+from braid.engine.device import AskedStage, Backend, Prepared, open_whole
 from braid.engine.link.messages import (
     AnyReply,
     Calibrate,
@@ -33,8 +32,6 @@ from braid.engine.link.messages import (
     CompareThroughput,
     FindFacts,
     FindKernels,
-    LaunchLatencies,
-    MeasureInPlace,
     MeasureParts,
     MeasureStage,
     PartMeasurement,
@@ -48,9 +45,9 @@ from braid.engine.program.engines import Whole
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import NO_PARTS, BoundUnit, Program
 from braid.engine.runtime.priority import thread_gives_way
-from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread
+from braid.engine.runtime.yielding import YieldToRequests, in_thread
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
-from braid.engine.timing.contenders import PAUSE_S, TimedContender, idle
+from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.counted_rounds import CountedRounds
 from braid.engine.timing.rounds import RoundOptions
 from braid.engine.timing.runs import TimedRun
@@ -77,12 +74,6 @@ MOST_LEFT_BYTES = 128 << 20
 
 PART_ATTEMPTS = 2
 """To measure a part while other processes leave the cores."""
-
-RUNS_IN_PLACE = 9
-"""Runs of each plan in which launches are timed, in turns."""
-
-RUN_ATTEMPTS = 3
-"""To time a run in which no request is answered."""
 
 
 class Measurements:
@@ -201,37 +192,6 @@ class Measurements:
         for unit in filter(None, opened):
             check_part(unit, values)
         return opened
-
-    def in_place(self, request: MeasureInPlace) -> Task:
-        """Time what plans launch in its place, as the plans run in service."""
-        program, inputs = self._models.program(request.program), self._seeded(request.program)()
-        runs: list[UnitTimes] = []
-        for plan in request.plans:
-            verify_plan(plan, program.graph.predecessors())
-            run = self._backend.units_in_place(program, plan, inputs)
-            if run is None:
-                return LaunchLatencies(())
-            run(self._pause)
-            runs.append(run)
-            yield None
-        samples: list[list[Sequence[float]]] = [[] for _ in runs]
-        for _ in range(RUNS_IN_PLACE):
-            for run, times in zip(runs, samples, strict=True):
-                times.append(self._undisturbed(run))
-                yield None
-        self.forget()
-        return LaunchLatencies(
-            tuple(tuple(map(median, zip(*times, strict=True))) for times in samples)
-        )
-
-    def _undisturbed(self, run: UnitTimes) -> Sequence[float]:
-        for _ in range(RUN_ATTEMPTS):
-            idle(PAUSE_S, self._pause)
-            clock = NetClock(self._pause)
-            times_us = run(clock)
-            if not clock.count:
-                break
-        return times_us
 
     def _border_values(
         self, program: Program, parts: Iterable[EnginePart], inputs: Mapping[str, Tensor]

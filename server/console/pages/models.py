@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from braid.core.measurement import rival_text, speed_text
 from braid.core.plan import runs_in_sequence
-from braid.core.runtimes import RUNTIMES, SERVED_WHOLE, engine_of
+from braid.core.runtimes import RUNTIMES, SERVED_WHOLE
 from braid.core.schedule import Contender, Schedule
 from braid.core.tensor import TensorType
 from braid.server.console.facts import Facts, PlanSpeed
@@ -230,14 +230,14 @@ def _why(model: ModelVersion, served: ModelReplica | None, schedules: Sequence[P
             return "ONNX Runtime, as Braid's own plans cannot run all operators of this model"
         return f"{IN_SEQUENCE}, which was not compared with other engines yet"
     schedule, device = schedules[0].schedule, schedules[0].device
-    seen, engine = schedule.provenance, RUNTIMES.get(engine_of(schedule.runtime), OWN)
+    seen, engine = schedule.provenance, RUNTIMES.get(schedule.runtime, OWN)
     if not seen.promoted:
         engine = OWN
     in_sequence = not seen.promoted or runs_in_sequence(schedule.plan)
     what = IN_SEQUENCE if engine == OWN and in_sequence else engine
     best: dict[str, float] = {}
     for each in seen.candidates:
-        of = RUNTIMES.get(engine_of(each.name), OWN)
+        of = RUNTIMES.get(each.name, OWN)
         if each.latency_us is not None and not each.remark and of != engine:
             best[of] = min(each.latency_us, best.get(of, math.inf))
     others = "".join(f"; {of} {duration(us)}" for of, us in best.items())

@@ -1,7 +1,6 @@
 """Bringing a database to this version's tables.
 
 nothing there ──> all tables of today, stamped with REVISION
-BEFORE        ──> gets the tables that it lacks, and the stamp
 a newer one   ──> opens if only tables, columns with a default and indexes were added
 an older one  ──> is refused
 
@@ -25,7 +24,6 @@ from sqlalchemy import (
     insert,
     inspect,
     text,
-    update,
 )
 
 from braid.core.errors import StartupError
@@ -37,9 +35,7 @@ T = TypeVar("T")
 
 REVISION = "0004"
 """Revision of today's tables."""
-BEFORE = ("0002", "0003")
-"""Revisions that lack tables only: ``digests`` and ``lengths``, or the latter."""
-_TOO_OLD = (None, "0001")
+_TOO_OLD = (None, "0001", "0002", "0003")
 
 _LOCK = 0x6272616964
 """Key of the lock of PostgreSQL that a server holds while it changes the tables."""
@@ -94,14 +90,9 @@ def _bring_up_to_date(connection: Connection) -> str:
     if schema < SCHEMA_VERSION or revision in _TOO_OLD:
         raise StartupError(
             f"{database} is of an unreleased version of Braid that is too old (schema {schema}, "
-            f"revision {revision or 'none'}; the oldest that is read is {BEFORE[0]}); choose "
+            f"revision {revision or 'none'}; the oldest that is read is {REVISION}); choose "
             "another BRAID_STORE and register its models again"
         )
-    if revision in BEFORE:
-        metadata.create_all(connection)
-        connection.execute(update(alembic_version).values(version_num=REVISION))
-        log.info("the database was converted", extra={"before": revision, "now": REVISION})
-        return REVISION
     if revision != REVISION:
         log.info("the database is of a newer version", extra={"revision": revision})
     return str(revision)

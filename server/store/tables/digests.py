@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, select, union
 
-from braid.server.store.tables.dialects import insert_into, put_row
+from braid.server.store.tables.dialects import put_row
 from braid.server.store.tables.schema import digests, models
 
 _OF_MODELS = select(models.c.sha256).distinct()
@@ -20,13 +20,6 @@ def remember(connection: Connection, files: Iterable[str]) -> None:
     """Know files from now on, for good."""
     for sha256 in files:
         put_row(connection, digests, {"sha256": sha256})
-
-
-def remember_models(connection: Connection) -> None:
-    """Know the files of all models, also deleted ones: an earlier version did not tell of them."""
-    unknown = _OF_MODELS.where(models.c.sha256.not_in(select(digests.c.sha256)))
-    insert = insert_into(connection, digests).from_select(["sha256"], unknown)
-    connection.execute(insert)
 
 
 def known(connection: Connection) -> set[str]:

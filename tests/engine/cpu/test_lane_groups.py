@@ -7,11 +7,10 @@ from itertools import accumulate
 
 import pytest
 
-from braid.core.device_state import lanes_near_first
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan
 from braid.core.tensor import TensorType
-from braid.engine.cpu.core_distance import CoreProbe, near_groups
+from braid.engine.cpu.core_distance import near_groups
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_groups import divide, group_sizes, in_groups
 from braid.engine.cpu.lanes import lay_out
@@ -114,18 +113,3 @@ def test_lanes_that_do_not_follow_one_another_are_one_group() -> None:
 def test_cores_of_a_cache_follow_one_another() -> None:
     assert in_groups((0, 1, 2, 3), [(0, 2), (1, 3)]) == (0, 2, 1, 3)
     assert in_groups((5, 9), [(0, 1)]) == (5, 9)
-
-
-def test_teams_of_units_stay_in_the_first_group(lanes: int) -> None:
-    distances = matrix(lanes)
-    probe = CoreProbe(range(lanes), lambda pairs: [distances[one][other] for one, other in pairs])
-
-    state = probe.look()
-
-    assert state.groups == probe.groups
-    assert lanes_near_first(state.name, lanes) == MACHINES[lanes][0]
-
-
-@pytest.mark.parametrize(("state", "near"), [("near", 8), ("far", 1), ("", 8), ("0/1-7", 1)])
-def test_where_all_are_alike_the_first_lane_s_group_is_all_or_itself(state: str, near: int) -> None:
-    assert lanes_near_first(state, 8) == near

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import random
-from time import perf_counter_ns
 
 import pytest
 import torch
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Literal, Operator, OpGraph
-from braid.core.plan import Launch, StreamPlan, plan_of_teams, sequential_plan, verify_plan
+from braid.core.plan import Launch, StreamPlan, sequential_plan, verify_plan
 from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import CPU_KERNELS, bind_on_cpu
 from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.segments import find_runner
+from braid.engine.cpu.lanes import lay_out, lay_out_stage
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.kernel_choice import REGISTRY
 from braid.engine.program.program import Program
 from tests.engine.cpu.executors import executor_of
 
@@ -95,53 +92,16 @@ def test_any_plan_gives_the_interpreter_s_numbers(
         torch.testing.assert_close(got[name], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("is_native", [True, False])
-@pytest.mark.parametrize("seed", range(6))
-def test_units_on_teams_of_any_size_give_the_interpreter_s_numbers(
-    executor: CpuExecutor, seed: int, is_native: bool
-) -> None:
-    graph, constants = random_graph(seed, units=20)
-    inputs = {"x": torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed))}
-    choices = {} if is_native else dict.fromkeys(_signatures(graph), REGISTRY)
-    program = bind_on_cpu(graph, constants, PackedWeights(), 3, choices)
-    rng = random.Random(seed)
-    plan = plan_of_teams([rng.choice((0, 1, 2, 3, 9)) for _ in graph.operators])
-
-    got = executor.run(program, LanePlan(lay_out(program, plan, executor.threads)), inputs)
-
-    assert torch.get_num_threads() == executor.threads or not is_native
-    for name, expected in interpret(graph, constants, inputs).items():
-        torch.testing.assert_close(got[name], expected, rtol=1e-4, atol=1e-4)
-
-
-def _signatures(graph: OpGraph) -> list[str]:
-    return [CPU_KERNELS.signature(unit, graph) for unit in graph.operators]
-
-
-def test_a_unit_beside_another_lane_has_the_threads_of_its_lane() -> None:
-    launches = (Launch(0, 0, threads=1), Launch(1, 1))
-
-    (segment,) = lay_out(_one_heavy_one_light(), StreamPlan(launches, streams=2), threads=4)
-
-    assert [step.threads for lane in segment.lanes for step in lane] == [3, 1]
-
-
-@pytest.mark.skipif(find_runner() is None, reason="the part in C was not built")
-def test_times_of_units_in_their_places_add_up_to_the_run(executor: CpuExecutor) -> None:
+def test_a_stage_runs_on_the_threads_that_it_was_laid_out_on(executor: CpuExecutor) -> None:
     graph, constants = random_graph(0, units=20)
     program = bind_on_cpu(graph, constants, PackedWeights(), 3)
-    (segment,) = lay_out(program, plan_of_teams([1, 3] * 10), 3)
-    env = program.environment({"x": torch.randn(SHAPE)})
+    whole = [list(range(len(graph)))]
 
-    run = executor.steps(program, segment, env)
-    assert run is not None
-    began = perf_counter_ns()
-    times_us = run(None)
-    took_us = (perf_counter_ns() - began) / 1e3
+    for threads in (1, 3, 2):
+        env = program.environment({"x": torch.randn(SHAPE)})
+        executor.stage(program, lay_out_stage(program, whole, threads), env)(None)
 
-    assert len(times_us) == len(graph)
-    assert min(times_us) > 0
-    assert sum(times_us) <= took_us
+        assert torch.get_num_threads() == threads
 
 
 def test_intermediates_are_released_after_their_last_reader(executor: CpuExecutor) -> None:

@@ -60,9 +60,9 @@ def test_a_lane_that_may_not_spin_sleeps_while_it_waits_for_another() -> None:
     execute = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2, ctypes.c_int, ctypes.c_void_p)
     function = execute(wait_for_naps)
     address = ctypes.cast(function, ctypes.c_void_p).value or 0
-    lanes = [[EXECUTE, address, 0, 0, 0, 0, 0, SIGNAL, 0], [WAIT, 0]]
+    lanes = [[EXECUTE, address, 0, 0, 0, 0, SIGNAL, 0], [WAIT, 0]]
     first = 2 + 2 * len(lanes)  # word behind the header of the only segment
-    ends = [first, first + 9, first + 9, first + 11]
+    ends = [first, first + 8, first + 8, first + 10]
     code = torch.tensor([1, len(lanes), *ends, *lanes[0], *lanes[1]])
     flags, bookmark = (torch.zeros(count, dtype=torch.int64) for count in (1, 2 + len(lanes)))
     native = NativeSegment(code, flags, bookmark, runs=1)

@@ -15,6 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from braid.core.errors import InvalidArtefact
 from braid.core.inputs import GivenTensor
 from braid.core.padding import BY_CONSTRUCTION, BY_TRIAL, MASK, PaddedAxis, cut, pad, takes
 from braid.core.tensor import TensorType
@@ -419,11 +420,12 @@ def test_the_report_of_an_import_says_it(tmp_path: Path) -> None:
     assert axis.error <= report.verified.tolerance
 
 
-def test_a_report_of_an_earlier_version_says_nothing_of_padding(tmp_path: Path) -> None:
+def test_a_report_of_a_version_that_is_too_old_is_refused(tmp_path: Path) -> None:
     upload = tmp_path / "upload"
     upload.write_bytes(drawn(*EXACT["rows of their own"]).SerializeToString())
     document = report_to_json(read_report(import_here(upload, tmp_path / "artefact")))
 
     del document["padding"]
 
-    assert report_from_json(document).padding == ()
+    with pytest.raises(InvalidArtefact, match=r"too old .*missing padding\); register .* again"):
+        report_from_json(document)

@@ -41,7 +41,7 @@ from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.messages import OnProgress
-from braid.engine.importer.host.report import BatchAxes, Report, Verified, report_to_json
+from braid.engine.importer.host.report import BatchAxes, Report, Verified, report_text
 from braid.engine.importer.host.request import Hints
 from braid.engine.link.messages import (
     Calibrate,
@@ -114,7 +114,7 @@ def write_artefact(
         padding=padding,
     )
     folder.mkdir()
-    (folder / "report.json").write_text(json.dumps(report_to_json(report)))
+    (folder / "report.json").write_text(report_text(report))
     (folder / "graph.json").write_bytes(text)
 
 

@@ -11,18 +11,14 @@ import pytest
 from braid.compiler.device import Device
 from braid.compiler.retries import RetryWhileRestarting
 from braid.compiler.side_by_side import with_side_by_side
-from braid.compiler.teams import ONE_LANE
-from braid.core.json_form import to_json
 from braid.core.measurement import SideBySideRuns, Speed, side_by_side_text
 from braid.core.plan import sequential_plan
 from braid.core.program import ProgramKey
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.core.schedule import (
-    Contender,
     Provenance,
     Schedule,
     ScheduleKey,
-    provenance_from_json,
     schedule_from_json,
     schedule_to_json,
 )
@@ -51,17 +47,6 @@ def test_what_runs_side_by_side_has_an_id_of_its_own() -> None:
     assert schedule(None).side_by_side_id == ""
 
 
-def test_earlier_versions_said_only_whether_it_was_onnxruntime() -> None:
-    for in_onnxruntime, runtime in ((True, ONNXRUNTIME), (False, "")):
-        stored = to_json(Provenance(side_by_side=BEST))
-        del stored["side_by_side"]["runtime"]
-        stored["side_by_side"]["in_onnxruntime"] = in_onnxruntime
-
-        found = provenance_from_json(stored).side_by_side
-
-        assert found == replace(BEST, runtime=runtime)
-
-
 def test_the_text_says_whether_it_is_used() -> None:
     text = "2 at once (ONNX Runtime), 6.37 ms each: 1.250x (1.100 to 1.350) the runs a second"
     assert side_by_side_text(BEST) == text
@@ -85,22 +70,9 @@ async def at_once(call: Callable[[], Awaitable[T]]) -> T:
     return await call()
 
 
-@pytest.mark.parametrize(
-    ("alone_us", "ways"),
-    [
-        ({}, ("", ONNXRUNTIME, OPENVINO)),  # nothing is known
-        ({ONE_LANE: 900.0}, ("", ONNXRUNTIME, OPENVINO)),
-        ({ONE_LANE: 900.0, "onnxruntime-1": 600.0}, (ONNXRUNTIME, OPENVINO)),
-        ({ONE_LANE: 900.0, "onnxruntime-1": 600.0, "openvino-1": 800.0}, (ONNXRUNTIME,)),
-        ({ONE_LANE: 700.0, "onnxruntime-1": 600.0, "openvino-1": 800.0}, ("", ONNXRUNTIME)),
-    ],
-)
-async def test_what_is_slow_on_one_thread_is_not_tried_side_by_side(
-    alone_us: dict[str, float], ways: tuple[str, ...]
-) -> None:
-    rivals = tuple(Contender(name, latency_us=us) for name, us in alone_us.items())
+async def test_own_kernels_and_all_runtimes_are_tried_side_by_side() -> None:
     made, device = schedule(None), Asked()
-    promoted = replace(made.provenance, candidates=rivals, promoted=True, tolerance=1e-4)
+    promoted = replace(made.provenance, promoted=True, tolerance=1e-4)
     program = ProgramKey("d", ())
 
     found = await with_side_by_side(
@@ -108,5 +80,5 @@ async def test_what_is_slow_on_one_thread_is_not_tried_side_by_side(
         cast("RetryWhileRestarting", at_once), runtimes=(ONNXRUNTIME, OPENVINO),
     )  # fmt: skip
 
-    assert device.ways == ways
+    assert device.ways == ("", ONNXRUNTIME, OPENVINO)
     assert found.provenance.side_by_side is None

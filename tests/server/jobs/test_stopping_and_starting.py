@@ -15,7 +15,6 @@ from braid.server.jobs.registration import serve_again
 from braid.server.store.records import JobStatus
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import reach, registered, until_ended
-from tests.server.store.earlier import put_into_rows, rows_in
 
 # Stopping and starting.
 
@@ -77,25 +76,6 @@ async def test_after_a_restart_a_model_serves_its_schedules_and_measures_nothing
     assert (again.device.measured.total(), again.importer.imports) == (0, 0)
     assert again.device.wakes == 0
     assert again.observer.chosen == [(1, True), (4, True)]
-    await again.stop()
-
-
-async def test_a_store_of_an_earlier_version_serves_its_schedules_and_measures_nothing(
-    server: Server,
-) -> None:
-    await registered(server, sizes=(1, 4))
-    await server.stop()
-    schedules, measurements = put_into_rows(server.store.folder.root)
-    assert (schedules, measurements > 0) == (2, True)
-
-    again = Server(server.store.folder.root)
-    await again.runner.start()
-    await serve_again(again.store.find_model("lenet", 1), again.services)
-    await registered(again, "other", sizes=(1, 4))
-
-    assert again.models.plans.items() >= server.models.plans.items()
-    assert (again.device.measured.total(), again.planner.calls) == (0, 0)
-    assert rows_in(again.store.folder.root) == [0, 0, 0]
     await again.stop()
 
 

@@ -17,7 +17,7 @@ from braid.server.cli.main import main
 from braid.server.store.database.opening import usual_url
 from braid.server.store.store import Store
 from tests import ROOT
-from tests.server.store.databases import SharedDatabases, execute, reopened, url_of
+from tests.server.store.databases import SharedDatabases, reopened
 from tests.server.store.registering import import_done, receive, register
 from tests.service.server_process import BRAID
 
@@ -198,21 +198,6 @@ def test_a_registration_leaves_its_file_and_nothing_beside_it(store: Store) -> N
     made = register(store)
 
     assert [path.name for path in store.folder.uploads.iterdir()] == [made.model.sha256]
-
-
-def test_bytes_that_another_version_took_the_place_of_are_known(store: Store) -> None:
-    before = register(store).model.sha256
-    import_done(store, before)
-    url = url_of(store)
-    store.close()
-    execute(url, "DELETE FROM digests")  # as a version before the table left it
-    store = Store.open(store.folder.root, database=url)
-    execute(url, f"UPDATE models SET sha256 = '{'e' * 64}'")
-
-    store = reopened(store)
-
-    assert not store.folder.has_artefact(before)
-    store.close()
 
 
 def test_names_that_are_not_the_store_s_are_left_alone(store: Store) -> None:

@@ -1,8 +1,10 @@
-"""Versions of the tables: the one before is converted, additions of newer ones are lived with."""
+"""Versions of the tables: older ones are refused, additions of newer ones are lived with."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -15,7 +17,6 @@ from braid.server.store.database.migrating import REVISION, bring_up_to_date
 from braid.server.store.store import Store
 from tests.server.store.databases import SharedDatabases, execute, exit_codes, url_of
 from tests.server.store.registering import register
-from tests.server.store.schema_0002 import statements_0002
 
 NEXT = (
     "ALTER TABLE models ADD COLUMN colour TEXT NOT NULL DEFAULT 'red'",
@@ -23,8 +24,6 @@ NEXT = (
     "UPDATE alembic_version SET version_num = '9999'",
 )
 """Additions of a version of Braid that is not there yet."""
-
-OPTIONS = '{"batch_sizes": [1], "planner": "ios(r=3,s=8)", "input_shapes": {}}'
 
 STAMP = "UPDATE alembic_version SET version_num = {!r}"
 
@@ -72,35 +71,20 @@ def empty(make_empty: Callable[[], URL]) -> URL:
     return make_empty()
 
 
-@pytest.fixture
-def before(make_empty: Callable[[], URL]) -> URL:
-    """A database as Braid of 2f0059c made it, with a model."""
-    url = make_empty()
-    execute(
-        url,
-        *statements_0002(url.get_backend_name()),
-        "INSERT INTO models VALUES "
-        f"('lenet', 1, '{'ab' * 32}', 3000000000, '{OPTIONS}', 'FAILED', 'why', 1.5, NULL)",
-    )
-    return url
+def test_a_store_opens_on_a_database_that_a9f91505_left(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    stored = (Path(__file__).parent / "database_0004.sql").read_text()
+    with closing(sqlite3.connect(folder / "braid.db")) as database:
+        database.executescript(stored)
 
+    store = Store.open(folder)
 
-def test_a_database_of_the_version_before_gets_the_tables_of_today(before: URL, empty: URL) -> None:
-    assert upgrade(before) == upgrade(empty) == REVISION
-
-    assert execute(before, "SELECT version_num FROM alembic_version") == [(REVISION,)]
-    assert execute(before, "SELECT name, size_bytes FROM models") == [("lenet", 3_000_000_000)]
-    assert tables_of(before) == tables_of(empty)
-
-
-def test_a_store_opens_on_a_database_of_the_version_before(before: URL, tmp_path: Path) -> None:
-    store = Store.open(tmp_path / "store", database=before)
-
-    assert [(model.name, model.size_bytes) for model in store.models()] == [
-        ("lenet", 3_000_000_000)
+    assert [(model.name, model.version, model.state.name) for model in store.models()] == [
+        ("cnn", 1, "SERVING"),
+        ("cnn", 2, "SERVING"),
     ]
-    register(store, "after")
-    assert len(store.models()) == 2
+    assert register(store, "after").model.version == 1
     store.close()
 
 
@@ -117,19 +101,18 @@ def test_an_empty_database_gets_the_tables_of_today_at_once(empty: URL) -> None:
         "UPDATE meta SET schema_version = 1",
         "UPDATE meta SET schema_version = 2",
         STAMP.format("0001"),
+        STAMP.format("0003"),
         "DROP TABLE alembic_version",
     ],
 )
-def test_a_database_older_than_the_version_before_is_refused_unchanged(
-    store: Store, make_older: str
-) -> None:
+def test_a_database_that_is_too_old_is_refused_unchanged(store: Store, make_older: str) -> None:
     register(store)
     store.close()
     url = url_of(store)
     execute(url, make_older)
     before = tables_of(url)
 
-    with pytest.raises(StartupError, match=r"too old .* the oldest that is read is 0002") as caught:
+    with pytest.raises(StartupError, match=r"too old .* the oldest that is read is 0004") as caught:
         Store.open(store.folder.root, database=url)
 
     assert "\n" not in str(caught.value)

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy
 from sqlalchemy import URL, event
 
-from braid.compiler.result_files import ResultFiles
-from braid.core.errors import ResourceExhausted, StartupError, WorkerFault
+from braid.core.errors import ResourceExhausted, WorkerFault
 from braid.core.measurement import StageLatency
 from braid.core.schedule import ScheduleKey
 from braid.server.fleet.store import FleetStore
-from braid.server.store.database.opening import PAGE_CACHE_KIB, usual_url
+from braid.server.store.database.opening import PAGE_CACHE_KIB
 from braid.server.store.records import ModelStatus
 from braid.server.store.store import Store
-from tests.compiler.results import MODEL, graph, schedule
+from tests.compiler.results import graph, schedule
 from tests.server.store.databases import execute, reopened
-from tests.server.store.earlier import put_into_rows, rows_in
 from tests.server.store.registering import register
 
 # Schedules and measurements.
@@ -157,93 +153,6 @@ def test_measurements_that_a_full_disk_does_not_take_are_said_to_be_lost_and_no_
     sqlite_store.put_latencies("cpu-a", {"s2": measured})
     assert sqlite_store.all_latencies("cpu-a") == {"s0": 1.0, "s2": 1.0}
     assert sqlite_store.find_schedule(schedule().key) is None
-
-
-# Stores of earlier versions.
-
-
-@pytest.fixture
-def earlier(tmp_path: Path) -> Path:
-    """A store of 2f0059c with two schedules, one graph and three measurements."""
-    root = tmp_path / "store"
-    files = ResultFiles(root)
-    files.put_schedule(schedule(1), graph("conv", "pool"))
-    files.put_schedule(schedule(4))
-    latencies = {name: StageLatency(2.0, 0.1, 5) for name in ("s1", "s2", "s3")}
-    files.put_latencies("cpu-a", latencies)
-    assert put_into_rows(root) == (2, 3)
-    return root
-
-
-def check_whole(store: Store) -> None:
-    assert store.schedules_of(MODEL) == [schedule(1), schedule(4)]
-    assert store.find_graph(schedule(1)) == graph("conv", "pool")
-    assert store.find_graph(schedule(4)) is None
-    assert store.all_latencies("cpu-a") == {"s1": 2.0, "s2": 2.0, "s3": 2.0}
-
-
-def test_rows_of_an_earlier_version_become_files_once(
-    earlier: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    for _ in range(2):
-        store = Store.open(earlier)
-        check_whole(store)
-        store.close()
-
-    (line,) = [one for one in caplog.records if "the store was converted" in one.getMessage()]
-    assert (line.schedules, line.measurements) == (2, 3)  # type: ignore[attr-defined]
-    assert rows_in(earlier) == [0, 0, 0]
-
-
-@pytest.mark.parametrize("method", ["put_file", "put_measurements"])
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_disk_that_fails_while_rows_become_files_loses_none(
-    earlier: Path, monkeypatch: pytest.MonkeyPatch, method: str, number: int
-) -> None:
-    """``number``: of the call that fails, before or after it has written."""
-    put = getattr(ResultFiles, method)
-
-    def fail(*args: Any) -> None:
-        if number:
-            put(*args)
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(ResultFiles, method, fail)
-        with pytest.raises(StartupError, match="disk"):
-            Store.open(earlier)
-    assert rows_in(earlier) == [2, 1, 3]
-
-    store = Store.open(earlier)
-    check_whole(store)
-    assert len(ResultFiles(earlier).measurements("cpu-a")) == 3
-    store.close()
-
-
-def test_files_that_are_younger_than_rows_stay(earlier: Path) -> None:
-    younger = schedule(1, latency_us=1.0)
-    ResultFiles(earlier).put_schedule(younger)
-    ResultFiles(earlier).put_latencies("cpu-a", {"s2": StageLatency(1.0, 0.1, 5)})
-
-    store = Store.open(earlier)
-
-    assert store.schedules_of(MODEL) == [younger, schedule(4)]
-    assert store.find_graph(younger) is None
-    assert store.all_latencies("cpu-a") == {"s1": 2.0, "s2": 1.0, "s3": 2.0}
-    store.close()
-
-
-def test_a_damaged_row_of_an_earlier_version_is_left_out(earlier: Path) -> None:
-    url = usual_url(earlier / "braid.db")
-    change = "UPDATE schedules SET schedule = replace(schedule, '5.0', '1.0') WHERE batch_size = 1"
-    execute(url, change, "UPDATE measurements SET latency_us = -1 WHERE signature = 's1'")
-
-    store = Store.open(earlier)
-
-    assert store.schedules_of(MODEL) == [schedule(4)]
-    assert store.all_latencies("cpu-a") == {"s2": 2.0, "s3": 2.0}
-    store.close()
 
 
 def test_a_database_that_grows_does_not_fill_memory_with_pages(sqlite_store: Store) -> None:
