@@ -41,8 +41,6 @@ class ChosenKernels:
 
     by_unit: Mapping[str, str]  # name of the unit -> variant
     program: ProgramKey  # on these kernels
-    measured: int = 0  # variants, for this
-    disturbed: int = 0  # of these, those that nothing was chosen by
 
 
 async def choose_kernels(
@@ -69,7 +67,7 @@ async def choose_kernels(
         if variant != kernels.variants[0]:
             choices[kernels.signature] = variant
     on_choices = replace(program, choices=sorted_choices(choices))
-    return ChosenKernels(by_unit, on_choices, len(latencies.measured), len(latencies.disturbed))
+    return ChosenKernels(by_unit, on_choices)
 
 
 def fastest(latencies_us: Mapping[str, float], device: str = "cpu") -> str:
@@ -92,8 +90,7 @@ class _Latencies:
         self._device = device
         self._cache = cache
         self._known_us: dict[str, float] = {}
-        self.measured: set[str] = set()
-        self.disturbed: set[str] = set()  # by their latest measurement
+        self._disturbed: set[str] = set()  # by their latest measurement
 
     async def remember(self, units: Sequence[UnitKernels]) -> None:
         """Look up the latencies that were measured before."""
@@ -116,7 +113,7 @@ class _Latencies:
         return self._chosen(kernels)
 
     def _chosen(self, kernels: UnitKernels) -> str:
-        if any(self._name(kernels, variant) in self.disturbed for variant in kernels.variants):
+        if any(self._name(kernels, variant) in self._disturbed for variant in kernels.variants):
             return kernels.variants[0]
         latencies_us = {v: self._known_us[self._name(kernels, v)] for v in kernels.variants}
         return fastest(latencies_us, self._device.name)
@@ -127,13 +124,12 @@ class _Latencies:
         above_us = None if hopeless_us == inf else hopeless_us
         request = MeasureStage(self._program, stage, None, variant, above_us)
         timing = await self._retry(lambda: measure(self._device, request))
-        self.measured.add(name)
         latency_us = min(timing.latency_us, self._known_us.get(name, inf))
         self._known_us[name] = latency_us
         if timing.is_disturbed:
-            self.disturbed.add(name)
+            self._disturbed.add(name)
             return
-        self.disturbed.discard(name)
+        self._disturbed.discard(name)
         best = replace(timing, latency_us=latency_us)
         await self._cache.keep_latencies({name: best})
 

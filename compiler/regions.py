@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from braid.compiler.part_latencies import stage_latencies
 from braid.compiler.stages import unit_latencies
@@ -21,7 +22,8 @@ from braid.core.graph import OpGraph
 from braid.core.plan import EnginePart, Launch, StreamPlan
 from braid.core.precision import FP32
 from braid.core.program import ProgramKey
-from braid.core.schedule import Stage
+from braid.core.runtimes import RUNTIMES
+from braid.core.schedule import Schedule, Stage
 from braid.scheduler.planners import Planned
 from braid.scheduler.regions import (
     BYTES_PER_US,
@@ -165,3 +167,20 @@ async def _measured(
         }
         for region in asked
     ]
+
+
+def with_present_engines(schedule: Schedule, software: Mapping[str, str]) -> Schedule:
+    """The schedule; asked for again if an engine of one of its parts is gone or another version.
+
+    Args:
+        schedule: as it is stored.
+        software: versions on its device, by name.
+    """
+    for part in schedule.plan.parts:
+        present = software.get(part.engine, "")
+        if present != part.version and not schedule.is_asked:
+            name = RUNTIMES.get(part.engine, part.engine)
+            now = f"{name} is {present}" if present else f"{name} is gone"
+            why = f"a part of it ran in {name} {part.version}, and {now}"
+            return replace(schedule, provenance=replace(schedule.provenance, again=why))
+    return schedule

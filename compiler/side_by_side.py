@@ -9,7 +9,6 @@ took much longer on one thread than another in the comparison of whole models ta
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
@@ -21,7 +20,7 @@ from braid.core.errors import DeviceOutOfMemory, WorkerFault
 from braid.core.measurement import SideBySideRuns
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.runtimes import on_one_thread
-from braid.core.schedule import Provisional, Schedule
+from braid.core.schedule import Schedule
 from braid.core.sign_test import sign_test_interval
 from braid.engine.link.messages import CompareThroughput
 
@@ -55,10 +54,6 @@ async def with_side_by_side(
     except (DeviceOutOfMemory, WorkerFault) as error:  # the plan serves without it
         log.warning("runs side by side are not measured", extra={"reason": str(error)})
         return schedule
-    if doubt := next((way.doubt for way in measured if way.doubt), ""):
-        reason = f"of runs side by side {doubt}"
-        now = Provisional(reason, 1, at_unix=time.time(), is_compared=True)
-        return schedule.found_provisional(provenance.provisional or now)
     ways = [
         SideBySideRuns(way.count, way.runtime, way.latency_us, gain)
         for way in measured

@@ -44,7 +44,6 @@ class StageLatencies:
         self._samples: dict[str, list[float]] = {}  # by cached name
         self._disturbed_us: dict[str, float] = {}  # latencies that are not kept
         self.measured = 0
-        self.disturbed = 0  # of the measured ones
         self.learned = 0  # of the measured ones, those whose latency was not cached before
         self.reused = 0
 
@@ -78,7 +77,6 @@ class StageLatencies:
         self.measured += 1
         self.learned += known_us is None
         if timing.is_disturbed:
-            self.disturbed += 1
             self._disturbed_us[name] = timing.latency_us
             return None
         cached_us = None if name in self._disturbed_us else known_us

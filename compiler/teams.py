@@ -82,7 +82,7 @@ async def plans_of_teams(
     """
     units = len(graph)
     one_lane = Planned(ONE_LANE, plan_of_teams([1] * units), ())
-    near = lanes_near_first(work.state, threads)
+    near = lanes_near_first((await work.device.find_state()).name, threads)
     sizes = team_sizes(threads, near)
     uniform, mixed = plans_to_measure(units, sizes)
     measured = await _in_place(work, program, map(plan_of_teams, uniform))

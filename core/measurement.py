@@ -56,11 +56,9 @@ class PlanMeasurement:
     turns_us: tuple[float, ...] = ()  # one a turn, of plans that stayed to the end
     top_agreement: float | None = None  # part of the samples whose top class is the reference's
     lost_in: str = ""  # unit that loses most of its numbers, of a plan that errs too much
-    doubt: str = ""  # why nothing may be decided by it, of all in one run; empty: figures are sound
-    range_us: tuple[float, ...] = ()  # in doubt: its fastest and its slowest run, also if it lost
 
     def __post_init__(self) -> None:
-        for latency_us in (self.latency_us, *self.ratios, *self.turns_us, *self.range_us):
+        for latency_us in (self.latency_us, *self.ratios, *self.turns_us):
             check_latency(latency_us)
 
 

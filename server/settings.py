@@ -214,15 +214,8 @@ class Settings(FleetSettings):
     # of the repository, also those whose files cannot serve.
     ready_models: Annotated[tuple[str, ...], NoDecode] = ()
 
-    # A plan drifts if it is this much slower or faster than profiled, for this long without a
-    # break. What drifts is reported. What became slower is profiled again in the background if
-    # asked for; of what is faster the profile was wrong: it is made again in idle time.
-    drift_ratio: float = Field(default=1.5, gt=1, le=1000)
-    drift_seconds: float = Field(default=600.0, gt=0)
-    reprofile_on_drift: bool = False
-
-    # Schedules that rest on figures of a busy machine are made again in idle time, by themselves;
-    # lengths to schedule are chosen by those of requests, and padded requests are checked again.
+    # In idle time, lengths to schedule are chosen by those of requests, and padded requests are
+    # checked again.
     compare_again: bool = True
 
     # Triton's nv_inference_* names beside Braid's own metrics.

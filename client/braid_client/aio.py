@@ -260,7 +260,6 @@ class AsyncClient(Connection):
         *,
         version: str | int | None = None,
         shapes: str = "",
-        state: str = "",
         timeout_s: float | None = None,
     ) -> ScheduleDocuments:
         """Read a schedule and its operator graph as JSON; see ``Client.schedule``."""
@@ -270,7 +269,6 @@ class AsyncClient(Connection):
             device=device,
             batch_size=batch,
             shapes=shapes,
-            state=state,
         )
         answer = await self._call(rpcs.GET_SCHEDULE, request, timeout_s)
         return documents_from_wire(answer)

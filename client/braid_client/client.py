@@ -347,7 +347,6 @@ class Client(Connection):
         *,
         version: str | int | None = None,
         shapes: str = "",
-        state: str = "",
         timeout_s: float | None = None,
     ) -> ScheduleDocuments:
         """Read a schedule of a model and the operator graph whose units it names, as JSON.
@@ -358,11 +357,9 @@ class Client(Connection):
             device: e.g. ``cpu``; empty means the first device.
             version: a number or a label; None means the one that answers.
             shapes: as a ``ScheduleSummary`` has them; empty means the main ones.
-            state: of the device, as a ``ScheduleSummary`` has it; empty means the one that serves.
 
         Raises:
-            ScheduleNotFound: no such model, or no schedule (yet) for this device, batch, shapes and
-                state.
+            ScheduleNotFound: no such model, or no schedule (yet) for this device, batch and shapes.
         """
         request = admin_pb2.GetScheduleRequest(
             model=name,
@@ -370,7 +367,6 @@ class Client(Connection):
             device=device,
             batch_size=batch,
             shapes=shapes,
-            state=state,
         )
         answer = self._call(rpcs.GET_SCHEDULE, request, timeout_s)
         return documents_from_wire(answer)
@@ -386,8 +382,7 @@ class Client(Connection):
     ) -> Job:
         """Have schedules measured and made again; they serve until the new ones are verified.
 
-        That is of use where the machine, or what else runs on it, is not as it was. Provisional
-        schedules are made again by themselves once the machine is quieter.
+        That is of use where the machine, or what else runs on it, is not as it was.
 
         Args:
             name: name of the model.

@@ -164,7 +164,7 @@ class ScheduleSummary:
     measured_us: float
     sequential_us: float  # in the same run
     speedup: float  # over sequential, median of the turns in which both ran; 0.0: not known
-    promoted: bool  # False: the sequential plan serves: this one is not faster without doubt
+    promoted: bool  # False: the sequential plan serves: this one is not faster
     precision: str = ""  # that it computes in; empty from servers that know FP32 only
     max_rel_error: float = 0.0  # of outputs against FP32, relative to the largest element
     speedup_least: float | None = None  # interval of ``speedup`` (90 %); None: not known
@@ -174,12 +174,9 @@ class ScheduleSummary:
     side_by_side: SideBySide | None = None  # under load; None: one after the other on all threads
     samples: int = 0  # that ``max_rel_error`` was measured on; 0: seeded inputs
     top_agreement: float | None = None  # part of the samples with the reference's top class
-    provisional: str = ""  # why it is to be made again, by itself; empty: it is settled
     best_other: str = ""  # fastest candidate of the other runtimes; empty: none is known
     best_other_ratio: float = 0.0  # its latency over that of what serves
     shapes: str = ""  # extents that it is made for, other than the batch, e.g. "length=64"
-    state: str = ""  # of the device when it was measured: "near", "far"; empty: not known
-    other_states: tuple[str, ...] = ()  # that have a schedule of their own
 
     def _repr_html_(self) -> str:
         return notebook.summary_html(self)
@@ -449,7 +446,7 @@ def _summary_from_wire(message: admin_pb2.ScheduleSummary) -> ScheduleSummary:
     beside = None
     if message.HasField("side_by_side"):
         beside = SideBySide(**_same(message.side_by_side, SideBySide))
-    others = {"side_by_side": beside, "other_states": tuple(message.other_states)}
+    others = {"side_by_side": beside}
     return ScheduleSummary(**_same(message, ScheduleSummary) | absent | others)
 
 

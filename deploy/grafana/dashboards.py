@@ -181,18 +181,6 @@ SCHEDULES = (
         width=12,
     ),
     Panel(
-        "Drift: live over profiled latency",
-        [(f"braid_plan_drift_ratio{{{PLAN}}}", BATCH)],
-        width=12,
-        about="1 is as profiled. Above BRAID_DRIFT_RATIO for BRAID_DRIFT_SECONDS raises the alert.",
-    ),
-    Panel(
-        "Live latency of plans",
-        [(f"braid_plan_live_latency_seconds{{{PLAN}}}", BATCH)],
-        "s",
-        width=12,
-    ),
-    Panel(
         "Schedule cache",
         [("sum by (result) (braid_schedule_cache_lookups_total)", "{{result}}")],
         width=6,
@@ -209,11 +197,6 @@ SCHEDULES = (
         "Measurement cost",
         [(f'sum by (device) ({MEASURE}_seconds_total{{device=~"$device"}})', "{{device}}")],
         "s",
-        width=6,
-    ),
-    Panel(
-        "Profiled again because of drift",
-        [('sum by (device) (braid_reprofiles_total{device=~"$device"})', "{{device}}")],
         width=6,
     ),
 )

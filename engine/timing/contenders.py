@@ -39,8 +39,7 @@ class TimedContender:
     run: Run
     timed_us: Callable[[Tensors], float] | None = None  # runs the model; the device's own time
     activation_bytes: Callable[[], int | None] = lambda: None  # asked when it has run
-    turns_us: list[list[float]] = field(default_factory=list)  # of each round that counted
-    lost_us: list[float] = field(default_factory=list)  # samples of rounds that did not count
+    turns_us: list[list[float]] = field(default_factory=list)  # of each round
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     tolerance: float | None = None  # of its outputs; None: that of the comparison
@@ -52,16 +51,16 @@ class TimedContender:
     @property
     def is_quick(self) -> bool:
         """Whether a run that does not count comes before each sample, to fill the caches."""
-        return min(self.all_us or self.lost_us, default=0.0) < QUICK_US
+        return min(self.all_us, default=0.0) < QUICK_US
 
     @property
     def all_us(self) -> list[float]:
-        """Samples of all rounds that counted."""
+        """Samples of all rounds."""
         return list(chain.from_iterable(self.turns_us))
 
     @property
     def medians_us(self) -> list[float]:
-        """Latency in each round that counted."""
+        """Latency in each round."""
         return [median(turn_us) for turn_us in self.turns_us]
 
 

@@ -192,10 +192,9 @@ class Reconciler:
 
     async def _use(self, stored: StoredSchedule) -> None:
         """Let a stored schedule serve, unless it does."""
-        services, replica, key = self._services, stored.replica, stored.key.of_first_state
+        services, replica, key = self._services, stored.replica, stored.key
         device = replica.device
-        find = services.store.find_in_state
-        schedule = await services.store.call(find, key, device.state.name)
+        schedule = await services.store.call(services.store.find_schedule, key)
         if schedule is None or replica.chosen.get(key) == ScheduleMark.of(schedule):
             return
         facts = {"model": replica.name, "version": replica.version, "size": key.batch_size}

@@ -106,8 +106,8 @@ class SameSpeed:
         on = next(item for item in self._services.devices if item.name == device)
         taken = _TakenOver(model, on, schedule)
         self._models.note(model, taken.label, "")
-        if schedule.provenance.provisional is not None or not schedule.is_of(on.state.name):
-            return  # it is to be made again, or one for the present state is to be made
+        if schedule.is_asked:
+            return  # it is to be made again
         if taken.mark not in self._own or self._own[taken.mark] is not None:
             self._own.setdefault(taken.mark, None)
             self._waiting.put_nowait(taken)
@@ -151,7 +151,7 @@ class SameSpeed:
         for is_brief in (True, False):
             measured = await self._measure(taken, is_brief=is_brief)
             own_us = measured[-1].latency_us if measured else None
-            if own_us is None or measured[-1].doubt:
+            if own_us is None:
                 return None
             if abs(own_us - recorded_us) <= OFF * recorded_us:
                 speeds = {"here_us": round(own_us), "recorded_us": round(recorded_us)}
@@ -186,7 +186,7 @@ class SameSpeed:
         replica = None if replicas is None else replicas.on(taken.device.name)
         if replica is None or not replica.model.is_same(taken.model):
             return None
-        is_used = replica.chosen.get(taken.schedule.key.of_first_state) == taken.mark[1]
+        is_used = replica.chosen.get(taken.schedule.key) == taken.mark[1]
         return replica if is_used else None
 
     async def _apply(self, taken: _TakenOver, measured: Schedule) -> None:

@@ -344,8 +344,8 @@ class ServingModels(KnownModels):
                 f"{model.name} version {model.version} is not scheduled for {schedule.key.shapes} "
                 "any more"
             )
-        await served.use_plan(batch_size, schedule, of, state=schedule.provenance.state)
-        served.chosen[schedule.key.of_first_state] = ScheduleMark.of(schedule)
+        await served.use_plan(batch_size, schedule, of)
+        served.chosen[schedule.key] = ScheduleMark.of(schedule)
         if latency_us := schedule.provenance.measured_us:
             served.expect(batch_size, latency_us, of)
 
@@ -356,8 +356,8 @@ class ServingModels(KnownModels):
             return
         of = served.scheduled.get(schedule.key.shapes)
         if of is not None and served.has_plan(batch_size, of):
-            await served.use_plan(batch_size, None, of, state=provenance.state)
-        served.chosen[schedule.key.of_first_state] = ScheduleMark.of(schedule)
+            await served.use_plan(batch_size, None, of)
+        served.chosen[schedule.key] = ScheduleMark.of(schedule)
         if provenance.sequential_us and served.is_main(schedule):
             served.expect(batch_size, provenance.sequential_us)
 

@@ -71,7 +71,6 @@ class ShapeCounts:
     dropped: int  # of those, as too many others were used since
     lengths: int = 0  # that have schedules, of the axis that requests are padded along
     padded_rows: int = 0  # that ran in one of them
-    other_state_bytes: int = 0  # of plans for another state of the device
     padding_checked: int = 0  # requests that ran once more, padded and not
     is_padding_wrong: bool = False  # as one of them has shown
 
@@ -280,10 +279,6 @@ def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
             yield (*labels, "activations", where), held.activations
             if held.sessions:
                 yield (*labels, "sessions", where), held.sessions
-    for shape in snapshot.shapes:
-        if shape.other_state_bytes:
-            labels = shape.model, shape.version, shape.device
-            yield (*labels, "other_state", "host"), shape.other_state_bytes
 
 
 def _shapes(snapshot: Snapshot) -> Iterator[Metric]:

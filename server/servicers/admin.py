@@ -136,7 +136,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         async with answering(context):
             model = await self._queries.find(request.model, request.version)
             placed = await self._queries.schedule(
-                *(model, request.batch_size or 1, request.device, request.shapes, request.state)
+                model, request.batch_size or 1, request.device, request.shapes
             )
             graph = await self._queries.graph(model, placed)
             return wire.GetScheduleResponse(

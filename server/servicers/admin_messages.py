@@ -13,7 +13,7 @@ from braid.core.schedule import SEQUENTIAL, Schedule
 from braid.core.tensor import TensorType
 from braid.scheduler.options import PlannerSettings
 from braid.server.inference.replica import ModelReplica
-from braid.server.models.queries import Placed, provisional_text
+from braid.server.models.queries import Placed
 from braid.server.store.records import JobRecord, ModelStatus, ModelVersion, ShownNode
 from braid.server.store.serving_config import (
     RESIDENT,
@@ -110,7 +110,7 @@ def model_to_wire(
         name=model.name,
         version=str(model.version),
         state=_STATES.get(model.state, model.state.value),
-        message=model.message or provisional_text(schedules),
+        message=model.message,
         sha256=model.sha256,
         size_bytes=model.size_bytes,
         created_unix=model.created_unix,
@@ -230,12 +230,9 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         side_by_side=_side_by_side(schedule),
         samples=provenance.samples,
         top_agreement=provenance.top_agreement,
-        provisional=provenance.provisional.reason if provenance.provisional else "",
         best_other=best.name if best else "",
         best_other_ratio=best.ratio if best else 0.0,
         shapes=schedule.key.shapes,
-        state=provenance.state,
-        other_states=placed.other_states,
     )
 
 

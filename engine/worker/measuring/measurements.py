@@ -51,7 +51,6 @@ from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import PAUSE_S, TimedContender, idle
-from braid.engine.timing.counted_rounds import CountedRounds
 from braid.engine.timing.rounds import RoundOptions
 from braid.engine.timing.runs import TimedRun
 from braid.engine.worker.checked_inputs import inputs_to_check
@@ -62,18 +61,12 @@ from braid.engine.worker.measuring.sensitivity import most_rounded
 from braid.engine.worker.measuring.throughput import Throughput
 from braid.engine.worker.models import ModelTable, result_memory, seeded_inputs
 
-Task = Generator[SearchProgress | float | None, float | None, AnyReply]
-"""Yields whenever a request may go first; a number is the fraction done.
-
-It is sent the seconds for which it was left where it was, as the device was in another state.
-"""
+Task = Generator[SearchProgress | float | None, None, AnyReply]
+"""Yields whenever a request may go first; a number is the fraction done."""
 
 
 HOPELESS = 1.3
 """A part that takes so much longer than own kernels, which are measured before, is run once."""
-
-MOST_LEFT_BYTES = 128 << 20
-"""Size of a model's file up to which a comparison may be left: sessions hold its weights again."""
 
 PART_ATTEMPTS = 2
 """To measure a part while other processes leave the cores."""
@@ -248,15 +241,6 @@ class Measurements:
         graph = self._models.program(key).graph
         return partial(seeded_inputs, graph, self._models.content(key), 0)
 
-    def may_be_left(self, request: ComparePlans) -> bool:
-        """Whether a comparison may wait while another one runs, with all that it holds.
-
-        Raises:
-            PreconditionFailed: the model is not loaded.
-        """
-        file_bytes = self._models.model(request.program.digest).file_bytes
-        return not request.is_brief and file_bytes <= MOST_LEFT_BYTES
-
     def compare(self, request: ComparePlans) -> Task:
         """Compare whole models in turns: errors of outputs, and latencies."""
         self.forget()
@@ -271,8 +255,7 @@ class Measurements:
                 options = replace(options, rounds=RoundOptions(min_rounds=0, max_rounds=0))
             contenders = [contender for field in fields for contender in field]
             checks = self._checks(request)
-            counted = CountedRounds(options.patience_s, self._backend.threads)
-            results = yield from compare(contenders, checks, options, self._pause, counted)
+            results = yield from compare(contenders, checks, options, self._pause)
         finally:
             for ready in prepared:
                 ready.release()

@@ -2,7 +2,7 @@
 
 show   text: a table of stages    json: the artefact itself
        svg, perfetto: sequential beside scheduled on one time axis
-diff   two batch sizes, devices, states of a device or versions of one model
+diff   two batch sizes, devices or versions of one model
 again  measured and made again
 """
 
@@ -47,7 +47,6 @@ EXAMPLES = """examples:
   braid schedule show inception --format svg --block -1 --output last-block.svg
   braid schedule show inception --format perfetto --output trace.json   # open in ui.perfetto.dev
   braid schedule diff inception --batch 1 --against-batch 32
-  braid schedule diff inception --state near --against-state far
   braid schedule again inception --batch 4 --wait
 """
 
@@ -71,7 +70,6 @@ def add_parser(subparsers: Subparsers) -> None:
     diff.add_argument("--against-batch", metavar="N", type=at_least_one, help="default: the same")
     diff.add_argument("--against-device", metavar="DEVICE", help="default: the same")
     diff.add_argument("--against-version", metavar="N", help="default: the same")
-    diff.add_argument("--against-state", metavar="STATE", help="default: the same")
     diff.add_argument("--format", choices=("text", "json", "svg"), default="text")
     for action in (show, diff):
         action.add_argument("--output", metavar="FILE", type=Path, help="default: stdout")
@@ -99,12 +97,6 @@ def _add_which(parser: argparse.ArgumentParser, *, is_one: bool = True) -> None:
     )
     parser.add_argument("--device", default="", help=f"e.g. cpu (default: {device})")
     if is_one:
-        parser.add_argument(
-            "--state",
-            default="",
-            help="near, far, ...: cores of the device when it was measured (default: the one that "
-            "serves)",
-        )
         parser.add_argument(
             "--shapes",
             metavar="NAME=N,...",
@@ -145,7 +137,6 @@ def _show(client: Client, args: argparse.Namespace) -> int:
         *(args.name, args.batch, args.device),
         version=args.version,
         shapes=args.shapes,
-        state=args.state,
     )
     if args.format == "json":
         _write(json.dumps(document, indent=2), args)
@@ -160,22 +151,19 @@ def _show(client: Client, args: argparse.Namespace) -> int:
 
 def _diff(client: Client, args: argparse.Namespace) -> int:
     addresses = (
-        (args.batch, args.device, args.version, args.state),
+        (args.batch, args.device, args.version),
         (
             args.against_batch or args.batch,
             args.device if args.against_device is None else args.against_device,
             args.against_version or args.version,
-            args.against_state or args.state,
         ),
     )
     first, second = (
         pictures.drawn(
             args.name,
-            *client.schedule(
-                *(args.name, batch, device), version=version, shapes=args.shapes, state=state
-            ),
+            *client.schedule(*(args.name, batch, device), version=version, shapes=args.shapes),
         )
-        for batch, device, version, state in addresses
+        for batch, device, version in addresses
     )
     difference = compare(first.schedule, second.schedule)
     if args.format == "svg":
@@ -266,10 +254,6 @@ def schedule_lines(name: str, schedule: Schedule) -> Iterator[str]:
     if provenance.kernels:
         counts = Counter(provenance.kernels.values()).most_common()
         yield f"kernels by measurement: {', '.join(f'{count} {name}' for name, count in counts)}"
-    if provenance.state:
-        yield f"measured while the device's cores were {provenance.state}"
-    if provenance.provisional is not None:
-        yield provenance.provisional.text
     if not provenance.promoted:
         yield f"not promoted, the sequential plan serves: {provenance.reason or 'no reason given'}"
 
@@ -307,7 +291,7 @@ def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
     for contender in candidates:
         serves = contender is schedule.chosen and schedule.provenance.promoted
         remarks = [contender.remark, "serves" if serves else ""]
-        if 0 < contender.runs < longest and not schedule.is_undecided:
+        if 0 < contender.runs < longest:
             remarks.append("given up as slower")
         if contender.also:
             remarks.append(f"same plan: {', '.join(names[name].short for name in contender.also)}")

@@ -45,7 +45,6 @@ class ModelRow:
     model: ModelVersion
     now: Now
     faster: str  # speed-ups by batch size
-    is_provisional: bool  # a schedule is to be made again
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +55,8 @@ class ScheduleRow:
     schedule: Schedule
     plan: PlanName
     groups: int
-    drift: str
     serves: str
     shapes: str  # "": the main ones
-    has_states: bool = False  # there is one for another state of the device, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +126,6 @@ async def all_models(facts: Facts, wanted: str) -> Page:
                 model,
                 Now(_rates(activity.get(_key(model))), facts.waiting(model)),
                 _faster(speeds.get(_key(model), {})),
-                facts.has_provisional(model),
             )
             for model in models
             if wanted.lower() in model.name.lower()
@@ -243,8 +239,6 @@ def _why(model: ModelVersion, served: ModelReplica | None, schedules: Sequence[P
     others = "".join(f"; {of} {duration(us)}" for of, us in best.items())
     compared = f"chosen of {len(seen.candidates)} candidates in one comparison"
     reason = seen.reason or (compared if others else "no other engine was compared")
-    if seen.provisional is not None:
-        reason = f"for now: {seen.provisional.reason}"
     at = f"{duration(schedule.serving_us)} at batch size {schedule.key.batch_size} on {device}"
     return f"{what}, {at}{others}; {reason}"
 
@@ -285,24 +279,20 @@ def _no_schedule(model: ModelVersion) -> str:
 def _schedule_row(
     facts: Facts, model: ModelVersion, placed: Placed, plans: Mapping[str, PlanName]
 ) -> ScheduleRow:
-    schedule, drift = placed.schedule, facts.drift(model, placed)
+    schedule = placed.schedule
     return ScheduleRow(
         placed.device,
         schedule,
         plans[schedule.planner],
         sum(len(stage.groups) for stage in schedule.stages),
-        UNKNOWN if drift is None else f"{drift:.2f}",
         _serves(schedule),
         facts.other_shapes(model, placed),
-        bool(placed.other_states),
     )
 
 
 def _serves(schedule: Schedule) -> str:
     provenance = schedule.provenance
     serves = RUNTIMES.get(schedule.runtime, "schedule") if provenance.promoted else "sequential"
-    if provenance.provisional is not None:
-        return f"{serves}, provisional: {provenance.provisional.reason}"
     return serves if provenance.promoted else f"{serves}: {provenance.reason}"
 
 

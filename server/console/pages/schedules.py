@@ -55,11 +55,9 @@ async def one_schedule(facts: Facts, at: ScheduleAddress, zoom: int | None) -> P
         "block": blocks + 1 + at.block if at.block and at.block < 0 else at.block,
         "zooms": ZOOMS,
         "zoom": chosen,
-        "states": placed.other_states,
         "others": _others(placed, await facts.queries.schedules(model)),
         "asked": asked[schedule.key.planner],
         "made": made_by[schedule.planner],
-        "drift": facts.drift(model, placed),
         "stages": list(_stages(which)),
     }
     title = f"Schedule of {model.name}, batch {at.batch_size}{at.shapes and f' at {at.shapes}'}"

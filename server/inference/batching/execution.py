@@ -218,7 +218,6 @@ class DeviceExecution:
             finally:
                 compute_us = (await run.answer).compute_us  # the slot is in use until then
             ended_ns = perf_counter_ns()
-            self._device.events.ran(ready.to_run.plan_id, compute_us)
             if ready.layout.has_heap:
                 heap = SlotHeap(memory, ready, run.offset)
                 if lacking_bytes := heap.lacking_bytes:
