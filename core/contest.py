@@ -132,6 +132,16 @@ class _Challenge:
         return self.ratio + DOUBT * self.error
 
     @property
+    def cost(self) -> float:
+        """Expected cost of a pair, in requests."""
+        return BLOCK * max(exp(self.ratio) - 1.0, 0.0) + CHANGE
+
+    @property
+    def is_due(self) -> bool:
+        """True if requests have paid for a pair."""
+        return self.debt + self.cost <= CREDIT
+
+    @property
     def slow_us(self) -> float:
         """Latency that few runs exceed; infinite if nothing is known."""
         if self.recent_us:
@@ -281,7 +291,8 @@ class Contest:
         self._in[name].requests += 1
         if not self._is_decided:
             for one in self._in.values():
-                one.debt = max(one.debt - LOSS, -CREDIT)
+                if not one.is_due:
+                    one.debt -= LOSS
 
     def _begin(self, *, free: bool) -> _Pair | None:
         """The next pair; None if no challenger is due."""
@@ -290,7 +301,7 @@ class Contest:
         due = [
             one
             for one in self._in.values()
-            if one is not self._incumbent and (free or one.debt <= 0.0)
+            if one is not self._incumbent and (free or one.is_due)
         ]
         if not due:
             return None
@@ -299,7 +310,7 @@ class Contest:
         blocks = names if self._random.random() < 0.5 else names[::-1]
         self._pair = _Pair(challenger, blocks, free, taken_us={name: [] for name in names})
         if not free:
-            challenger.debt += BLOCK * max(exp(challenger.ratio) - 1.0, 0.0) + CHANGE
+            challenger.debt += challenger.cost
             share = EARLY_SHARE if self._pairs < EARLY_PAIRS else self._loser_share
             self._rest = round(BLOCK / share)
         return self._pair
