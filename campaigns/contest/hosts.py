@@ -1,0 +1,146 @@
+"""Seeded hosts: latencies that each candidate would have had for each request.
+
+    kind, seed ──> times of requests ──> state of the host at each ──> latency_us [request, candidate]
+
+All policies are replayed on the same latencies, so the best fixed candidate is known in hindsight.
+Times of requests follow a nominal pace: a slower choice does not delay the host's changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+REQUESTS = 3000
+SCREENING = 180
+"""Runs of the registration, back to back, before the first request."""
+
+CORES_NS = np.array([30.0, 45.0, 70.0, 370.0])
+"""Distance of two cores of the same virtual machine, as seen within minutes."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host with its candidates and requests; the first candidate is the own sequential plan."""
+
+    latency_us: Floats  # [SCREENING + REQUESTS, candidate], without the cost of a change
+    at_s: Floats  # end of each run
+    change: tuple[float, float]  # relative cost of the first and second run after a change
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        return tuple("abc"[: self.latency_us.shape[1]])
+
+
+def host_of(kind: str, seed: int, requests: int = REQUESTS) -> Host:
+    """The host of a kind and a seed."""
+    random = np.random.default_rng([KINDS.index(kind), seed])
+    runs, count = SCREENING + requests, int(random.integers(2, 4))
+    base_us = _log_uniform(random, 500.0, 80_000.0)
+    candidates_us = base_us * _ratios(random, count)
+    at_s = _times(random, runs, base_us)
+    noise = _log_uniform(random, 0.01, 0.12) * random.standard_normal((runs, count))
+    tails = (random.random((runs, count)) < 0.01) * random.exponential(0.3, (runs, count))
+    logs = np.log(candidates_us) + noise + tails + CHANGES[kind](random, at_s, count)
+    change = random.uniform(0.02, 0.30)
+    return Host(np.exp(logs), at_s, (change, change / 5))
+
+
+def _log_uniform(random: Generator, least: float, most: float) -> float:
+    return float(np.exp(random.uniform(np.log(least), np.log(most))))
+
+
+def _ratios(random: Generator, count: int) -> Floats:
+    """Latencies over the best one's: of the others 3 of 10 are equal to it, 5 near, 2 far."""
+    ratios = np.ones(count)
+    for other in range(1, count):
+        drawn = random.random()
+        if drawn < 0.3:
+            ratios[other] += random.uniform(0.0, 0.02)
+        elif drawn < 0.8:
+            ratios[other] += _log_uniform(random, 0.02, 0.3)
+        else:
+            ratios[other] += _log_uniform(random, 0.3, 1.5)
+    return random.permutation(ratios)
+
+
+def _times(random: Generator, runs: int, base_us: float) -> Floats:
+    """End of each run; half of the hosts have requests back to back, the others have gaps."""
+    steps_s = np.full(runs, base_us / 1e6)
+    if random.random() < 0.5:
+        gap_s = _log_uniform(random, 0.01, 2.0)
+        steps_s[SCREENING:] += random.exponential(gap_s, runs - SCREENING)
+    steps_s[SCREENING] += random.uniform(0.0, 30.0)  # READY, then the first caller
+    return np.cumsum(steps_s)
+
+
+def _constant(random: Generator, at_s: Floats, count: int) -> Floats:
+    return np.zeros((len(at_s), count))
+
+
+def _flap(random: Generator, at_s: Floats, count: int) -> Floats:
+    """Two or three states; a candidate is the slower the more its threads meet."""
+    states = random.choice(CORES_NS, int(random.integers(2, 4)), replace=False)
+    meetings = random.uniform(0.0, 1.0, count)  # 370 ns: 0 to 97 % slower
+    logs = 0.68 * meetings * (states[:, None] - 30.0) / 340.0
+    logs += random.normal(0.0, 0.04, logs.shape)
+    dwell_s = _log_uniform(random, 0.5, 20.0)
+    changes = np.cumsum(random.exponential(dwell_s, 16 + int(3 * at_s[-1] / dwell_s)))
+    steps = random.integers(1, len(states), len(changes) + 1)
+    visited = np.cumsum(steps) % len(states)
+    return np.asarray(logs[visited[np.searchsorted(changes, at_s)]])
+
+
+def _drift(random: Generator, at_s: Floats, count: int) -> Floats:
+    """A common random walk of 30 % over all requests, and one of 6 % of each candidate."""
+    steps = random.standard_normal((len(at_s), count + 1)) / np.sqrt(len(at_s))
+    walks = np.cumsum(steps, axis=0)
+    return np.asarray(0.3 * walks[:, :1] + 0.06 * walks[:, 1:])
+
+
+def _bursts(random: Generator, at_s: Floats, count: int) -> Floats:
+    """Other processes take cores: heavy-tailed in height (up to 8) and length (10 ms to 3 s).
+
+    They take 1 to 10 % of the time, and slow each candidate by its own power of the height.
+    """
+    share = random.uniform(0.01, 0.10)
+    lengths_s = np.minimum(0.01 * (1.0 + random.pareto(1.2, 4 * len(at_s))), 3.0)
+    pauses_s = random.exponential(lengths_s.mean() * (1.0 / share - 1.0), len(lengths_s))
+    starts_s = np.cumsum(pauses_s + lengths_s) - lengths_s
+    heights = np.log1p(np.minimum(random.pareto(1.3, len(lengths_s)), 7.0))
+    last = np.searchsorted(starts_s, at_s) - 1
+    is_within = (last >= 0) & (at_s < starts_s[last] + lengths_s[last])
+    height = np.where(is_within, heights[last], 0.0)
+    return np.asarray(height[:, None] * random.uniform(0.5, 1.0, count))
+
+
+def _day(random: Generator, at_s: Floats, count: int) -> Floats:
+    """A slow sinusoid moves all candidates, and each by itself, so that their order changes."""
+    periods = random.uniform(0.5, 2.0)
+    phase = 2 * np.pi * (periods * np.arange(len(at_s)) / len(at_s) + random.random(1))
+    common = random.uniform(0.0, 0.2) * np.sin(phase)
+    own = random.uniform(0.02, 0.12, count) * np.sin(phase[:, None] + random.uniform(0, 6.28, count))
+    return np.asarray(common[:, None] + own)
+
+
+def _flap_and_bursts(random: Generator, at_s: Floats, count: int) -> Floats:
+    return _flap(random, at_s, count) + _bursts(random, at_s, count)
+
+
+CHANGES: Mapping[str, Callable[[Generator, Floats, int], Floats]] = {
+    "constant": _constant,
+    "flap": _flap,
+    "drift": _drift,
+    "bursts": _bursts,
+    "day": _day,
+    "flap and bursts": _flap_and_bursts,
+}
+"""Kind -> changes of latencies, as logarithms [run, candidate]."""
+
+KINDS = tuple(CHANGES)
