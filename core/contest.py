@@ -299,9 +299,7 @@ class Contest:
         if self._rest > 0 and not free:
             return None
         due = [
-            one
-            for one in self._in.values()
-            if one is not self._incumbent and (free or one.is_due)
+            one for one in self._in.values() if one is not self._incumbent and (free or one.is_due)
         ]
         if not due:
             return None

@@ -65,15 +65,6 @@ class LostCores:
         return sum(waits_ns) if is_lost else 0, max(waits_ns, default=0)
 
 
-def cores_of_threads() -> set[int]:
-    """Numbers of the cores that the threads of this process may run on."""
-    cores: set[int] = set()
-    for thread in os.listdir(THREADS):
-        with suppress(OSError):  # it has ended
-            cores |= os.sched_getaffinity(int(thread))
-    return cores
-
-
 def takes_no_part() -> None:
     """Leave the calling thread out from now on: what is measured does not wait for it."""
     _statistics.leave_out(threading.get_native_id())

@@ -11,6 +11,7 @@ import pytest
 
 from braid.compiler.teams import BANDS, ONE_LANE, TEAMS, PlansOfTeams, is_short, plans_of_teams
 from braid.compiler.work import Work
+from braid.core.device_state import DeviceState
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import (
     has_teams,
@@ -41,6 +42,10 @@ GRAPH = OpGraph(
 )
 
 
+async def far() -> DeviceState:
+    return DeviceState(((0,), (1,)))
+
+
 def found(on_one_us: list[float], on_two_us: list[float] | None) -> PlansOfTeams:
     """Plans for a device whose units take so long, whatever ran before; None: it cannot tell."""
 
@@ -58,7 +63,7 @@ def found(on_one_us: list[float], on_two_us: list[float] | None) -> PlansOfTeams
             )
         )
 
-    work: Any = SimpleNamespace(device=SimpleNamespace(ask=ask), state="far")
+    work: Any = SimpleNamespace(device=SimpleNamespace(ask=ask, find_state=far))
     return asyncio.run(plans_of_teams(cast(Work, work), ProgramKey("d", ()), GRAPH, 2))
 
 
@@ -152,7 +157,7 @@ def test_bands_are_measured_where_they_may_pay_and_compared_where_they_do(
             )
         )
 
-    work: Any = SimpleNamespace(device=SimpleNamespace(ask=ask), state="far")
+    work: Any = SimpleNamespace(device=SimpleNamespace(ask=ask, find_state=far))
     plans = asyncio.run(plans_of_teams(cast(Work, work), ProgramKey("d", ()), IMAGES, 2)).planned
 
     assert len(with_bands) == asked

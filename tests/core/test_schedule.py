@@ -115,6 +115,8 @@ def test_a_schedule_that_an_earlier_version_stored_loads_with_the_same_key_and_c
     assert again["provenance"].pop("top_agreement") is None
     assert again["provenance"].pop("quantisation") is None
     assert again["provenance"].pop("left_out") == {}
+    assert again["provenance"].pop("is_decided") is False
+    assert (again["provenance"].pop("again"), again.pop("others")) == ("", [])
     assert (again["provenance"].pop("precision"), again["provenance"].pop("samples")) == ("", 0)
     assert schedule.key.id == stored["id"]
     assert {k: v for k, v in again.items() if k != "sha256"} == {

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from braid.core.measurement import PlanMeasurement
-from braid.core.schedule import Provisional
 from braid.server.fleet.metrics import FollowMetrics
 from braid.server.fleet.same_speed import SameSpeed
 from tests.server.fleet.nodes import Node, until
@@ -110,19 +109,10 @@ async def test_a_node_goes_by_its_own_measurement_of_a_schedule_that_is_off(
     assert stored.provenance.measured_us == 90.0  # the fleet's stays
 
 
-async def test_what_a_busy_node_measures_says_nothing(speeds: Speeds) -> None:
-    speeds.b.device.doubt = "threads waited for their cores"
-    speeds.b.device.others = taking(500.0)
-
-    await speeds.time()
-
-    assert speeds.expected_us == pytest.approx(90.0)
-    assert not speeds.counts.off
-
-
-async def test_a_provisional_schedule_is_not_timed(speeds: Speeds) -> None:
+async def test_a_schedule_that_is_to_be_made_again_is_not_timed(speeds: Speeds) -> None:
     (schedule,) = speeds.b.taken_over
-    speeds.b.taken_over[:] = [schedule.found_provisional(Provisional("the cores were taken"))]
+    asked = replace(schedule.provenance, again="it was asked for")
+    speeds.b.taken_over[:] = [replace(schedule, provenance=asked)]
 
     await speeds.time()
 

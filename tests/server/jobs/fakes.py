@@ -217,8 +217,6 @@ class FakeDevice:
         self.samples = ""  # that the latest comparison was given
         self.in_runtime = PlanMeasurement(None, problem="there is no session")
         self.measuring = 0
-        self.doubt = ""  # why comparisons decide nothing ...
-        self.doubt_by_size: Mapping[int, str] = {}  # ... of a batch size
         self.is_disturbed: Callable[[Stage], bool] = lambda _: False
         self.kernels_are_disturbed = False
         self.quantisation = Quantisation({"x": (-1.0, 1.0)}, ("b",), "whole range", 1e-3, 1, 2)
@@ -318,12 +316,7 @@ class FakeDevice:
         self.compared.append([plan for field in fields for plan in field.plans])
         self.samples = samples
         on_progress(0.5)
-        found = [measured for field in fields for measured in self._in_turns(field)]
-        rows = fields[0].program.specs["x"].shape[0]
-        assert isinstance(rows, int)
-        if doubt := self.doubt_by_size.get(rows, self.doubt):
-            return [replace(each, ratios=(), turns_us=(), doubt=doubt) for each in found]
-        return found
+        return [measured for field in fields for measured in self._in_turns(field)]
 
     def _in_turns(self, field: PlansToCompare) -> list[PlanMeasurement]:
         """Measurements of one precision's plans, then of its runtimes."""
