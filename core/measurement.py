@@ -151,6 +151,11 @@ def speed_text(speed: Speed | None, unknown: str = "-") -> str:
     return f"{speed.median:.3f}x ({speed.least:.3f} to {speed.most:.3f})"
 
 
+def interval_text(low: float | None, high: float | None, unknown: str = "-") -> str:
+    """Text of the interval of a ratio: ``0.981 to 1.012``."""
+    return unknown if low is None or high is None else f"{low:.3f} to {high:.3f}"
+
+
 def side_by_side_text(runs: SideBySideRuns | None, unknown: str = "-") -> str:
     """Text of runs side by side: ``2 at once, 6.37 ms each: 1.251x (1.090 to 1.352) runs/s``."""
     if runs is None:

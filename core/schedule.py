@@ -116,6 +116,8 @@ BANDS = "bands"
 SIDE_BY_SIDE = "side-by-side"
 """First part of the ids of what runs several times at once, each on a part of the threads."""
 
+NO_LATENCIES: Mapping[str, float | None] = MappingProxyType({})
+
 USUAL_KERNELS: Mapping[str, str] = MappingProxyType({})
 """Choice of kernels that is empty: every unit runs on the kernel that is usually fastest."""
 
@@ -238,6 +240,56 @@ class PlanCandidate:
     plan: StreamPlan  # of a runtime: runs where that cannot
     stages: tuple[Stage, ...] = ()
     latency_us: float | None = None  # as last measured
+
+
+SERVES = "serves: "
+"""Begins the text of a contest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContestRow:
+    """One candidate of a contest in service, for people."""
+
+    name: str
+    pairs: int = 0
+    ratio: float | None = None  # its latency over the incumbent's; None: not known
+    low: float | None = None  # interval of the ratio
+    high: float | None = None
+    share: float = 0.0  # of all requests
+    runs: int = 0
+    latency_us: float | None = None  # of its newest runs, else as last measured
+
+
+@dataclass(frozen=True, slots=True)
+class ContestTable:
+    """Candidates of a contest, the incumbent first."""
+
+    rows: tuple[ContestRow, ...]
+    is_decided: bool = False
+    is_pinned: bool = False
+
+    @property
+    def pairs(self) -> int:
+        return max((row.pairs for row in self.rows), default=0)
+
+    @property
+    def text(self) -> str:
+        """``serves: OpenVINO, 4.13 ms; own plan ios 4.15 ms; undecided after 40 pairs``."""
+        first, *others = self.rows
+        parts = [f"{SERVES}{_candidate_text(first, ', ')}"]
+        parts += [_candidate_text(row, " ") for row in others]
+        if self.is_pinned:
+            parts.append("pinned")
+        elif others:
+            state = "decided" if self.is_decided else "undecided"
+            parts.append(f"{state} after {self.pairs} pairs" if self.pairs else state)
+        return "; ".join(parts)
+
+
+def _candidate_text(row: ContestRow, between: str) -> str:
+    name = RUNTIMES.get(row.name, f"own plan {row.name}")
+    latency = "" if row.latency_us is None else f"{between}{row.latency_us / 1e3:.2f} ms"
+    return name + latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,25 +442,39 @@ class Schedule:
         own = PlanCandidate(self.planner, self.plan, self.stages, self.provenance.measured_us)
         return (own, *self.others)
 
-    def led_by(self, name: str, *, is_decided: bool = False) -> Schedule:
-        """The same schedule with another of its candidates in force.
+    @property
+    def table(self) -> ContestTable:
+        """Its candidates as they are stored."""
+        rows = tuple(ContestRow(one.name, latency_us=one.latency_us) for one in self.candidates)
+        return ContestTable(rows, self.provenance.is_decided)
+
+    def led_by(
+        self,
+        name: str,
+        *,
+        is_decided: bool = False,
+        latencies_us: Mapping[str, float | None] = NO_LATENCIES,
+    ) -> Schedule:
+        """The same schedule with another of its candidates in force, and latencies of some.
 
         Raises:
             ScheduleNotFound: it has no such candidate.
         """
-        candidates = {candidate.name: candidate for candidate in self.candidates}
+        candidates = {
+            one.name: replace(one, latency_us=latencies_us.get(one.name) or one.latency_us)
+            for one in self.candidates
+        }
         if name not in candidates:
             names = ", ".join(candidates)
             raise ScheduleNotFound(f"there is no plan {name!r}; plans of this schedule: {names}")
         first = candidates.pop(name)
-        provenance = replace(self.provenance, is_decided=is_decided)
+        provenance = replace(self.provenance, is_decided=is_decided, measured_us=first.latency_us)
         if name != self.planner:
             figures = next((x for x in provenance.candidates if x.name == name), Contender(name))
             provenance = replace(
                 provenance,
                 predicted_us=None,
                 gap=None,
-                measured_us=first.latency_us,
                 spread=figures.spread,
                 max_abs_error=None,
                 max_rel_error=figures.max_rel_error,

@@ -155,6 +155,9 @@ class Settings(FleetSettings):
     # measured to compute more; registrations measure it. Off: one after the other on all threads.
     side_by_side: bool = True
 
+    # Largest share of requests for plans that are not the best, which service compares (0: none).
+    plan_explore_share: float = Field(default=0.1, ge=0, le=0.5)
+
     # A run on a device is ended when it takes 20 times as long as its plan did when that was
     # prepared, but not before the first of these, and at the latest after the second.
     run_seconds: float = Field(default=20.0, gt=0, le=86_400)
@@ -214,8 +217,8 @@ class Settings(FleetSettings):
     # of the repository, also those whose files cannot serve.
     ready_models: Annotated[tuple[str, ...], NoDecode] = ()
 
-    # In idle time, lengths to schedule are chosen by those of requests, and padded requests are
-    # checked again.
+    # In idle time, plans are compared on inputs of requests, lengths to schedule are chosen by
+    # those of requests, and padded requests are checked again.
     compare_again: bool = True
 
     # Triton's nv_inference_* names beside Braid's own metrics.

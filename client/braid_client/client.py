@@ -172,6 +172,7 @@ class Client(Connection):
         lengths: Sequence[int] | str = "",
         batchable: bool = False,
         residency: str | None = None,
+        pin: str = "",
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -204,6 +205,8 @@ class Client(Connection):
                 do not influence each other. A wrong statement lets callers change others' answers.
             residency: "pinned", "resident" or "on-demand", for all versions of the name; None: as
                 it was. ``set_serving`` changes it, and what goes with it.
+            pin: plan that serves wherever a schedule has it, for all versions of the name; empty:
+                as it was. ``pin_plan`` changes it.
             wait: return only when the job has ended; ``timeout_s`` then bounds that too.
             on_progress: called with each state of the job, if ``wait``.
             on_upload: called, in another thread, with the bytes sent and the bytes in all.
@@ -218,6 +221,7 @@ class Client(Connection):
             residency,
             lengths=lengths,
             batchable=batchable,
+            pin=pin,
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = accepted_job(self._upload(header, model, sample_bytes(samples), on_upload, timeout_s))
@@ -402,6 +406,21 @@ class Client(Connection):
             model=name, version=version_text(version), device=device, batch_size=batch or 0
         )
         return job_from_wire(self._call(rpcs.SCHEDULE_AGAIN, request, timeout_s))
+
+    def pin_plan(self, name: str, plan: str, *, timeout_s: float | None = None) -> None:
+        """Let one plan serve wherever a schedule of a model has it, whatever requests show.
+
+        Then bits repeat, and no other plan is tried. An empty ``plan`` lets requests decide again.
+
+        Args:
+            name: name of the model.
+            plan: planner or runtime, as ``ScheduleSummary.contest`` names it.
+
+        Raises:
+            ModelNotFound: no such model.
+            InvalidArgument: no schedule of it has such a plan.
+        """
+        self._call(rpcs.PIN_PLAN, admin_pb2.PinPlanRequest(model=name, plan=plan), timeout_s)
 
     def _upload(
         self,

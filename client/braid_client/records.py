@@ -152,6 +152,33 @@ class SideBySide:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanCandidate:
+    """A plan that requests may choose, beside the one that serves."""
+
+    name: str  # planner, or runtime
+    pairs: int  # of blocks of consecutive batches, one of it and one of what serves
+    ratio: float | None  # of its latency to that of what serves; None: not known
+    low: float | None  # interval of the ratio
+    high: float | None
+    share: float  # of all requests
+    runs: int  # batches
+    latency_us: float  # of its newest runs, else as last measured
+
+
+@dataclass(frozen=True, slots=True)
+class PlanContest:
+    """Which of a few plans is the fastest in service; ``str`` says it in one line."""
+
+    candidates: tuple[PlanCandidate, ...]  # the one that serves first
+    decided: bool
+    pinned: bool
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleSummary:
     """Plan of one device, shape and batch size. Latencies in microseconds."""
 
@@ -177,6 +204,7 @@ class ScheduleSummary:
     best_other: str = ""  # fastest candidate of the other runtimes; empty: none is known
     best_other_ratio: float = 0.0  # its latency over that of what serves
     shapes: str = ""  # extents that it is made for, other than the batch, e.g. "length=64"
+    contest: PlanContest | None = None  # how its plans fare in service; None: an older server
 
     def _repr_html_(self) -> str:
         return notebook.summary_html(self)
@@ -397,6 +425,7 @@ def register_header(
     residency: str | None = None,
     lengths: Sequence[int] | str = "",
     batchable: bool = False,
+    pin: str = "",
 ) -> admin_pb2.RegisterModelHeader:
     options = PlannerOptions(planner) if isinstance(planner, str) else planner
     several = [input_shapes] if isinstance(input_shapes, Mapping) else list(input_shapes or ())
@@ -419,6 +448,7 @@ def register_header(
         lengths=lengths if isinstance(lengths, str) else ",".join(map(str, lengths)),
         residency=None if residency is None else admin_pb2.Residency(kind=residency),
         batchable=batchable,
+        pin=pin,
     )
 
 
@@ -446,8 +476,17 @@ def _summary_from_wire(message: admin_pb2.ScheduleSummary) -> ScheduleSummary:
     beside = None
     if message.HasField("side_by_side"):
         beside = SideBySide(**_same(message.side_by_side, SideBySide))
-    others = {"side_by_side": beside}
+    others: dict[str, Any] = {"side_by_side": beside, "contest": None}
+    if message.HasField("contest"):
+        contest = message.contest
+        candidates = tuple(map(_candidate_from_wire, contest.candidates))
+        others["contest"] = PlanContest(**_same(contest, PlanContest) | {"candidates": candidates})
     return ScheduleSummary(**_same(message, ScheduleSummary) | absent | others)
+
+
+def _candidate_from_wire(message: admin_pb2.PlanCandidate) -> PlanCandidate:
+    absent = {name: None for name in ("ratio", "low", "high") if not message.HasField(name)}
+    return PlanCandidate(**_same(message, PlanCandidate) | absent)
 
 
 def _same(message: Message, record: type) -> dict[str, Any]:

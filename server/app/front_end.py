@@ -34,7 +34,7 @@ from braid.server.limits import memory_limits, store_database, store_limits
 from braid.server.models.preload import prefer, preload
 from braid.server.observability.build import build_facts
 from braid.server.observability.metrics import Metrics
-from braid.server.observability.snapshot import DeviceSnapshot, ShapeCounts, Snapshot
+from braid.server.observability.snapshot import ContestCounts, DeviceSnapshot, ShapeCounts, Snapshot
 from braid.server.observability.triton_metrics import TritonMetrics
 from braid.server.observability.worker_logs import WorkerLogs
 from braid.server.ports.grpc_port import GrpcPorts, MakePorts, Ports
@@ -155,6 +155,7 @@ class FrontEnd:
         if self.settings.compare_again:
             self._background.start(self.models.lengths.run())
             self._background.start(self.models.padding.run())
+            self._background.start(self.models.pairs.run())
         limit = self.settings.max_upload_bytes
         preloaded = await preload(self.settings.preload, self.store, self.models.runner, limit)
         for name, version in preloaded:
@@ -279,6 +280,15 @@ class FrontEnd:
                     *(replica.padding_check.checked, bool(replica.padding_check.failure)),
                 )
                 for replica in self.models.serving.all_replicas()
+            ],
+            [
+                ContestCounts(
+                    *(replica.name, str(replica.version), replica.device.name, str(size)),
+                    *(dict(contest.runs), contest.is_open, contest.estimated_loss),
+                )
+                for replica in self.models.serving.all_replicas()
+                for of, size, contest in replica.contests
+                if of == replica.profiled
             ],
             {(replica.name, replica.version) for replica in self.models.serving.all_served()},
             self.settings.memory_bytes,

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from braid.compiler.planner import PlannerProcess, SearchLimits
+from braid.core.background import BackgroundTasks
 from braid.core.keyed_locks import KeyedLocks
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
 from braid.server.devices.pool import Devices
+from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.jobs.imports import Imports
 from braid.server.jobs.interfaces import OnSchedule
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
 from braid.server.limits import batch_policy, residency_limits, store_database
+from braid.server.models.idle_pairs import IdlePairs
 from braid.server.models.length_choices import LengthChoices
 from braid.server.models.loading import ModelLoader
 from braid.server.models.padding_checks import PaddingChecks
@@ -67,6 +71,7 @@ class ModelParts:
     restore: Restore
     lengths: LengthChoices
     padding: PaddingChecks
+    pairs: IdlePairs
     residency: Residency
 
 
@@ -96,8 +101,12 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
         lengths.keep,
         settings.tolerance,
     )
+    pairs = IdlePairs(
+        serving.all_replicas, serving.quiet, lambda: serving.is_running or runner.has_jobs
+    )
     services = _job_services(made_from, serving, residency)
     runner = JobRunner(services)
+    serving.on_decided = partial(_keep_decision, services, BackgroundTasks("decided contests"))
     catch_up = None if fleet is None else fleet.catch_up
     turns = KeyedLocks()
     restore = Restore(services, serving, is_shared=fleet is not None, turns=turns)
@@ -110,7 +119,7 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
         fleet.follow(database, services, serving, loader.turns)
     return ModelParts(
         *(serving, runner, loader, policies, queries, restore),
-        *(lengths, padding, residency),
+        *(lengths, padding, pairs, residency),
     )
 
 
@@ -143,6 +152,16 @@ def _job_services(made_from: MadeFrom, serving: ServingModels, residency: Reside
         tolerance=settings.tolerance,
         side_by_side=settings.side_by_side,
     )
+
+
+def _keep_decision(
+    services: JobServices, background: BackgroundTasks, replica: ModelReplica, schedule: Schedule
+) -> None:
+    """Store the order of candidates that requests have decided; a restart begins with it."""
+    replica.chosen[schedule.key] = ScheduleMark.of(schedule)
+    background.start(services.store.call(services.store.put_schedule, schedule))
+    for on_schedule in services.on_schedule:
+        on_schedule(replica.model, replica.device.name, schedule)
 
 
 def make_repository(

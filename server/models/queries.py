@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from braid.compiler.imported_model import read_imported
-from braid.core.errors import DiskFailure, NotFound, ScheduleNotFound
+from braid.core.errors import DiskFailure, InvalidRequest, NotFound, ScheduleNotFound
 from braid.core.graph import OpGraph
 from braid.core.program import as_scheduled
-from braid.core.schedule import Schedule
+from braid.core.schedule import ContestTable, Schedule
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
 from braid.server.models.serving_models import ServingModels
@@ -26,10 +26,15 @@ from braid.server.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A schedule and the name of its device."""
+    """A schedule, the name of its device, and how its candidates fare in service."""
 
     device: str
     schedule: Schedule
+    live: ContestTable | None = None  # None: it does not serve
+
+    @property
+    def contest(self) -> ContestTable:
+        return self.live or self.schedule.table
 
 
 class ModelQueries:
@@ -82,10 +87,33 @@ class ModelQueries:
     async def schedules(self, model: ModelVersion) -> list[Placed]:
         """Schedules that a version was registered for, on the present devices in turn."""
         return [
-            Placed(device.name, schedule)
+            self._placed(device, model, schedule)
             for device in self._devices.all
             for schedule in await self._schedules_on(device, model)
         ]
+
+    def _placed(self, device: Device, model: ModelVersion, schedule: Schedule) -> Placed:
+        replicas = self._models.served_version(model.name, model.version)
+        replica = None if replicas is None else replicas.on(device.name)
+        live = None if replica is None else replica.contest_table(schedule)
+        return Placed(device.name, schedule, live)
+
+    async def check_plan(self, name: str, plan: str) -> None:
+        """Check that a schedule of a model has a plan among its candidates.
+
+        Raises:
+            ModelNotFound: nothing is registered under the name.
+            InvalidRequest: none has; the message names those that there are.
+        """
+        names = {
+            candidate.name
+            for model in await self.versions(name)
+            for placed in await self.schedules(model)
+            for candidate in placed.schedule.candidates
+        }
+        if plan not in names:
+            known = ", ".join(sorted(names)) or "none yet"
+            raise InvalidRequest(f"{name} has no plan {plan[:100]!r}; plans: {known}")
 
     async def _schedules_on(self, device: Device, model: ModelVersion) -> list[Schedule]:
         """Schedules of the shapes that a version is scheduled for, those of the main one first.
@@ -122,7 +150,7 @@ class ModelQueries:
         schedules = [one for one in schedules if one.key.shapes == (shapes or texts[0])]
         for schedule in schedules:
             if schedule.key.batch_size == batch_size:
-                return Placed(on.name, schedule)
+                return self._placed(on, model, schedule)
         sizes = sorted(schedule.key.batch_size for schedule in schedules)
         raise ScheduleNotFound(
             f"model {model.name!r} version {model.version} has no schedule for batch size "

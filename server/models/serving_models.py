@@ -16,7 +16,7 @@ from time import monotonic
 
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.retries import RetriesExhausted
-from braid.core.background import to_the_end
+from braid.core.background import BackgroundTasks, to_the_end
 from braid.core.errors import (
     BraidError,
     Draining,
@@ -98,6 +98,9 @@ class ServingModels(KnownModels):
             for device in devices.all
         }
         self._is_refusing = False
+        self._background = BackgroundTasks("plans of models")
+        self.on_decided: Callable[[ModelReplica, Schedule], object] = lambda replica, schedule: None
+        """Receives a schedule whose order requests have decided."""
         self._on_version = on_version
         self._bring = bring
 
@@ -109,8 +112,12 @@ class ServingModels(KnownModels):
         looks = 0
         while looks < QUIET_LOOKS:
             await asyncio.sleep(LOOK_S)
-            is_running = any(batcher.is_running for batcher in self._batchers.values())
-            looks = 0 if is_running else looks + 1
+            looks = 0 if self.is_running else looks + 1
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a device runs a batch now."""
+        return any(batcher.is_running for batcher in self._batchers.values())
 
     def backlogs_s(self) -> list[float]:
         """Return for each device the expected seconds until all that was accepted is done."""
@@ -193,9 +200,17 @@ class ServingModels(KnownModels):
         for replicas in self._entry(name).served.values():
             for queued in replicas.all:
                 self._apply(config, queued.replica)
+                self._background.start(queued.replica.follow_policy())
+
+    async def follow_plans(self, name: str) -> None:
+        """Wait until what the configuration of a model pins, or pins no more, serves so."""
+        for replica in self.all_replicas():
+            if replica.name == name:
+                await replica.follow_policy()
 
     def _apply(self, config: ServingConfig, replica: ModelReplica) -> None:
-        replica.policy = config.batching.over(self._policy)
+        policy = config.batching.over(self._policy)
+        replica.policy = replace(policy, plan=config.plan)
         replica.declare(config.interface)
 
     def served_version(self, name: str, version: int) -> Replicas | None:
@@ -314,6 +329,9 @@ class ServingModels(KnownModels):
         on = self._devices.named(device)
         assert on is not None
         replica = ModelReplica(model, imported, on)
+        replica.on_decided = lambda replica, schedule: self.on_decided(replica, schedule)
+        self._apply(self.config(model.name), replica)  # before plans are chosen by it
+        await replica.follow_policy()
         try:
             for batch_size in replica.batch_sizes:
                 await replica.use_plan(batch_size)

@@ -9,7 +9,7 @@ from braid.compiler.options import ModelOptions
 from braid.core.allowance import CpuAllowance, throttling, usable_memory_bytes
 from braid.core.padding import PaddedAxis
 from braid.core.precision import FP32
-from braid.core.schedule import SEQUENTIAL, Schedule
+from braid.core.schedule import SEQUENTIAL, ContestTable, Schedule
 from braid.core.tensor import TensorType
 from braid.scheduler.options import PlannerSettings
 from braid.server.inference.replica import ModelReplica
@@ -190,6 +190,7 @@ def serving_to_wire(model: str, config: ServingConfig) -> wire.ServingConfig:
             idle_seconds=config.residency.idle_s,
             refuses=config.residency.refuses,
         ),
+        pinned=config.plan,
     )
 
 
@@ -233,6 +234,26 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         best_other=best.name if best else "",
         best_other_ratio=best.ratio if best else 0.0,
         shapes=schedule.key.shapes,
+        contest=_contest(placed.contest),
+    )
+
+
+def _contest(table: ContestTable) -> wire.PlanContest:
+    candidates = [
+        wire.PlanCandidate(
+            name=row.name,
+            pairs=row.pairs,
+            ratio=row.ratio,
+            low=row.low,
+            high=row.high,
+            share=row.share,
+            runs=row.runs,
+            latency_us=row.latency_us or 0.0,
+        )
+        for row in table.rows
+    ]
+    return wire.PlanContest(
+        candidates=candidates, decided=table.is_decided, pinned=table.is_pinned, text=table.text
     )
 
 

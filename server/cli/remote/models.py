@@ -127,6 +127,8 @@ def print_details(model: Model) -> None:
 
 
 def _facts(plan: ScheduleSummary) -> Iterator[str]:
+    if plan.contest is not None and plan.promoted:
+        yield plan.contest.text
     yield f"plan {plan.plan_id}{'' if plan.promoted else ' (sequential serves)'}"
     if plan.best_other:
         rival = rival_text(plan.best_other_ratio, plan.best_other)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from braid.core.measurement import rival_text, speed_text
 from braid.core.plan import runs_in_sequence
 from braid.core.runtimes import RUNTIMES, SERVED_WHOLE, engine_of
-from braid.core.schedule import Contender, Schedule
+from braid.core.schedule import SERVES, Contender, Schedule
 from braid.core.tensor import TensorType
 from braid.server.console.facts import Facts, PlanSpeed
 from braid.server.console.formats import UNKNOWN, PlanName, duration, plan_names
@@ -231,16 +231,12 @@ def _why(model: ModelVersion, served: ModelReplica | None, schedules: Sequence[P
         engine = OWN
     in_sequence = not seen.promoted or runs_in_sequence(schedule.plan)
     what = IN_SEQUENCE if engine == OWN and in_sequence else engine
-    best: dict[str, float] = {}
-    for each in seen.candidates:
-        of = RUNTIMES.get(engine_of(each.name), OWN)
-        if each.latency_us is not None and not each.remark and of != engine:
-            best[of] = min(each.latency_us, best.get(of, math.inf))
-    others = "".join(f"; {of} {duration(us)}" for of, us in best.items())
-    compared = f"chosen of {len(seen.candidates)} candidates in one comparison"
-    reason = seen.reason or (compared if others else "no other engine was compared")
+    if len(schedule.candidates) > 1 and seen.promoted:
+        size = schedule.key.batch_size
+        return f"{schedules[0].contest.text.removeprefix(SERVES)}; batch size {size} on {device}"
+    reason = seen.reason or "no other engine was compared"
     at = f"{duration(schedule.serving_us)} at batch size {schedule.key.batch_size} on {device}"
-    return f"{what}, {at}{others}; {reason}"
+    return f"{what}, {at}; {reason}"
 
 
 def _inputs(served: ModelReplica) -> Iterator[TryInput]:
