@@ -3,9 +3,6 @@
     FindKernels ──units with several variants──> in the cache? ──no──> MeasureStage
                                                         └─> fastest ─> ProgramKey.choices
 
-Where one of the variants could only be measured while other processes had the cores, the usual one
-runs, and nothing of that is kept.
-
 A choice outlives the model it was made for: it is found again by any model with such a unit.
 """
 
@@ -90,7 +87,6 @@ class _Latencies:
         self._device = device
         self._cache = cache
         self._known_us: dict[str, float] = {}
-        self._disturbed: set[str] = set()  # by their latest measurement
 
     async def remember(self, units: Sequence[UnitKernels]) -> None:
         """Look up the latencies that were measured before."""
@@ -113,8 +109,6 @@ class _Latencies:
         return self._chosen(kernels)
 
     def _chosen(self, kernels: UnitKernels) -> str:
-        if any(self._name(kernels, variant) in self._disturbed for variant in kernels.variants):
-            return kernels.variants[0]
         latencies_us = {v: self._known_us[self._name(kernels, v)] for v in kernels.variants}
         return fastest(latencies_us, self._device.name)
 
@@ -126,10 +120,6 @@ class _Latencies:
         timing = await self._retry(lambda: measure(self._device, request))
         latency_us = min(timing.latency_us, self._known_us.get(name, inf))
         self._known_us[name] = latency_us
-        if timing.is_disturbed:
-            self._disturbed.add(name)
-            return
-        self._disturbed.discard(name)
         best = replace(timing, latency_us=latency_us)
         await self._cache.keep_latencies({name: best})
 

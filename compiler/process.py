@@ -109,8 +109,8 @@ class _Search:
             if latency_us is None:
                 began = monotonic()
                 timing = yield from self._measured(query)
-                if (latency := latencies.learn(latencies.name(query), timing)) is not None:
-                    self._new[latencies.name(query)] = latency
+                name = latencies.name(query)
+                self._new[name] = latencies.learn(name, timing)
                 self._new_s.append(monotonic() - began)
                 latency_us = timing.latency_us
             latencies_us.append(latency_us)

@@ -35,7 +35,6 @@ class StageLatency:
     latency_us: float
     spread: float  # relative: (75th - 25th percentile) / median
     repeats: int
-    is_disturbed: bool = False  # threads waited for cores that other processes had
 
     def __post_init__(self) -> None:
         check_latency(self.latency_us)

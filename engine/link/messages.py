@@ -134,7 +134,6 @@ class PartMeasurement:
 
     latency_us: float | None = None  # None: one is refused
     problem: str = ""  # why
-    is_disturbed: bool = False  # other processes had the cores meanwhile
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,6 @@ def compare(
     for check in checks:
         inputs = check.inputs if inputs is None else inputs
         for contender in contenders:
-            contender.sampler = contenders[0].sampler
             _check(contender, check, pause)
             yield 0.0
     assert inputs is not None, "nothing to find errors on"

@@ -139,7 +139,7 @@ def _run_turn(
     while len(turn_us) < runs:
         if len(turn_us) >= options.min_runs and monotonic() >= until:
             break
-        turn_us.append(sample_of(contender, inputs, pause, options.pause_s).us)
+        turn_us.append(sample_of(contender, inputs, pause, options.pause_s))
         yield
     contender.turns_us.append(turn_us)
 

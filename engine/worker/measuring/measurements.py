@@ -68,9 +68,6 @@ Task = Generator[SearchProgress | float | None, None, AnyReply]
 HOPELESS = 1.3
 """A part that takes so much longer than own kernels, which are measured before, is run once."""
 
-PART_ATTEMPTS = 2
-"""To measure a part while other processes leave the cores."""
-
 RUNS_IN_PLACE = 9
 """Runs of each plan in which launches are timed, in turns."""
 
@@ -155,15 +152,10 @@ class Measurements:
                     HOPELESS * own_us.get(units, inf),
                     opened,
                 )
-                for _ in range(PART_ATTEMPTS):
-                    timing = yield from self._backend.measure(program, inputs, asked, self._pause)
-                    if not timing.is_disturbed:
-                        break
+                timing = yield from self._backend.measure(program, inputs, asked, self._pause)
                 if not any(part.engine for part in stage):
                     own_us.setdefault(units, timing.latency_us)
-                measured.append(
-                    PartMeasurement(timing.latency_us, is_disturbed=timing.is_disturbed)
-                )
+                measured.append(PartMeasurement(timing.latency_us))
             except (PreconditionFailed, InvalidRequest) as error:
                 measured.append(PartMeasurement(problem=str(error)))
         self.forget()

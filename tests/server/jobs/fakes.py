@@ -217,8 +217,6 @@ class FakeDevice:
         self.samples = ""  # that the latest comparison was given
         self.in_runtime = PlanMeasurement(None, problem="there is no session")
         self.measuring = 0
-        self.is_disturbed: Callable[[Stage], bool] = lambda _: False
-        self.kernels_are_disturbed = False
         self.quantisation = Quantisation({"x": (-1.0, 1.0)}, ("b",), "whole range", 1e-3, 1, 2)
         self.calibrated: list[tuple[ProgramKey, str, float]] = []
         self.calibration_error: Exception | None = None
@@ -269,7 +267,7 @@ class FakeDevice:
                 return await self.measure_stage(program, stage)
             case MeasureStage(variant=variant):
                 self.kernels_measured[variant] += 1
-                return StageLatency(self.kernel_us[variant], 0.01, 5, self.kernels_are_disturbed)
+                return StageLatency(self.kernel_us[variant], 0.01, 5)
             case ComparePlans(fields=fields, samples=samples):
                 return PlanMeasurements(tuple(await self._compare(fields, samples, told)))
             case Calibrate(program, samples, tolerance):
@@ -304,8 +302,7 @@ class FakeDevice:
             assert isinstance(batch_size, int)
             self.measured[batch_size, stage] += 1
             latency_us = 10.0 * batch_size * max(map(len, stage.groups))
-            is_disturbed = self.is_disturbed(stage)
-            return StageLatency(latency_us * (1 + 9 * is_disturbed), 0.01, 5, is_disturbed)
+            return StageLatency(latency_us, 0.01, 5)
         finally:
             self.measuring -= 1
 
