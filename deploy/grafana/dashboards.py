@@ -181,6 +181,19 @@ SCHEDULES = (
         width=12,
     ),
     Panel(
+        "Batches by plan",
+        [(f"sum by (plan) (rate(braid_plan_runs_total{{{PLAN}}}{RATE}))", "{{plan}}")],
+        "ops",
+        width=12,
+        about="Where requests choose from several plans.",
+    ),
+    Panel(
+        "Time that trying other plans cost",
+        [(f"braid_plan_estimated_loss_ratio{{{PLAN}}}", BATCH)],
+        "percentunit",
+        width=12,
+    ),
+    Panel(
         "Schedule cache",
         [("sum by (result) (braid_schedule_cache_lookups_total)", "{{result}}")],
         width=6,
@@ -269,12 +282,6 @@ FLEET = (
             (f"rate(braid_fleet_reconciliation_failures_total{RATE})", "failed " + NODE),
         ],
         "ops",
-    ),
-    Panel(
-        "Schedules that run at another speed here",
-        [("sum by (instance, device) (braid_fleet_schedules_off_speed_total)",
-          "{{instance}} {{device}}")],
-        about="More than 25 % slower or faster than where they were measured.",
     ),
     Panel("Cache of shared files", [("braid_fleet_cache_bytes", NODE)], "bytes"),
     Panel(

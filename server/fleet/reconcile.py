@@ -203,7 +203,6 @@ class Reconciler:
         except (InvalidArtefact, PreconditionFailed) as error:
             log.warning("a stored schedule does not serve", extra={**facts, "reason": str(error)})
         else:
-            services.registry.found(replica.model, device.name, schedule)
             log.info("serves a schedule of another node", extra=facts)
 
     def _read(self, name: str | None) -> Awaitable[WantedState]:

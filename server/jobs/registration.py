@@ -445,34 +445,22 @@ async def _find_larger_sizes(
 async def _use_stored(
     target: _Target, services: JobServices, retry: RetryWhileRestarting
 ) -> Schedule | None:
-    """Let the stored schedule serve, if there is one that fits."""
-    device, is_asked_for = target.device, target.batch_size in target.imported.batch_sizes
-    schedule = await _serve_stored(target, services, retry)
-    if schedule is not None:
-        services.registry.found(target.model, device.name, schedule)
-    if schedule is not None or is_asked_for:
-        services.observer.schedule_looked_up(schedule is not None)
-    return schedule
-
-
-async def _serve_stored(
-    target: _Target, services: JobServices, retry: RetryWhileRestarting
-) -> Schedule | None:
-    """Let the stored schedule serve; None: there is none."""
+    """Let the stored schedule serve; None: there is none that fits."""
     device, store = target.device, services.store
     stored = await store.call(store.find_schedule, target.key)
-    if stored is None:
-        return None
-    schedule = with_present_engines(stored, device.software)
-    if schedule is not stored:
-        await store.call(store.put_schedule, schedule)
-    try:
-        await promote(target.model, device, schedule, services, retry)
-    except InvalidArtefact as error:
-        facts = {"schedule_id": schedule.key.id, "reason": str(error)}
-        log.warning("unfit schedule", extra=facts)
-        await store.call(store.forget_schedule, schedule.key)
-        return None
+    schedule = None if stored is None else with_present_engines(stored, device.software)
+    if schedule is not None:
+        if schedule is not stored:
+            await store.call(store.put_schedule, schedule)
+        try:
+            await promote(target.model, device, schedule, services, retry)
+        except InvalidArtefact as error:
+            facts = {"schedule_id": schedule.key.id, "reason": str(error)}
+            log.warning("unfit schedule", extra=facts)
+            await store.call(store.forget_schedule, schedule.key)
+            schedule = None
+    if schedule is not None or target.batch_size in target.imported.batch_sizes:
+        services.observer.schedule_looked_up(schedule is not None)
     return schedule
 
 

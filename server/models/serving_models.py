@@ -241,7 +241,6 @@ class ServingModels(KnownModels):
         """Unload a version; accepted requests end first, and the next one loads it again."""
         entry = self._names[model.name]
         replicas = entry.served.pop(model.version)
-        entry.notes.pop(model.version, None)
         entry.away.add(model.version)
         await to_the_end(_end_all(replicas.all))
 
@@ -294,7 +293,6 @@ class ServingModels(KnownModels):
         before = entry.served.get(model.version)
         if before is None or not before.any.model.is_same(model):
             entry.served[model.version] = Replicas()
-            entry.notes.pop(model.version, None)
         replicas = entry.served[model.version]
         if entry.replacements.pop(model.version, None) is not None:
             entry.versions[model.version] = replace(model, state=ModelStatus.SERVING)
@@ -406,7 +404,6 @@ class ServingModels(KnownModels):
 
     async def _stop_serving(self, entry: ModelVersions, name: str, version: int) -> None:
         replicas = entry.served.pop(version, None)
-        entry.notes.pop(version, None)
         if not (entry.served or entry.away):
             self._on_serving(name, False)
         await _end_all(replicas.all if replicas is not None else ())
