@@ -258,6 +258,7 @@ class ContestRow:
     share: float = 0.0  # of all requests
     runs: int = 0
     latency_us: float | None = None  # of its newest runs, else as last measured
+    plan_id: str = ""  # as answered by Infer
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +283,8 @@ class ContestTable:
             parts.append("pinned")
         elif others:
             state = "decided" if self.is_decided else "undecided"
-            parts.append(f"{state} after {self.pairs} pairs" if self.pairs else state)
+            pairs = f" after {self.pairs} pair{'s' * (self.pairs > 1)}" if self.pairs else ""
+            parts.append(state + pairs)
         return "; ".join(parts)
 
 
@@ -445,8 +447,11 @@ class Schedule:
     @property
     def table(self) -> ContestTable:
         """Its candidates as they are stored."""
-        rows = tuple(ContestRow(one.name, latency_us=one.latency_us) for one in self.candidates)
-        return ContestTable(rows, self.provenance.is_decided)
+        rows = [
+            ContestRow(one.name, latency_us=one.latency_us, plan_id=self.led_by(one.name).plan_id)
+            for one in self.candidates
+        ]
+        return ContestTable(tuple(rows), self.provenance.is_decided)
 
     def led_by(
         self,

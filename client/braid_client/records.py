@@ -163,6 +163,7 @@ class PlanCandidate:
     share: float  # of all requests
     runs: int  # batches
     latency_us: float  # of its newest runs, else as last measured
+    plan_id: str  # as answers name it
 
 
 @dataclass(frozen=True, slots=True)

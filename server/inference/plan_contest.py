@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -223,21 +223,19 @@ class PlanContest:
 
     def table(self) -> ContestTable:
         """State of all candidates, the incumbent first, for people."""
-        estimates_us = {one.name: one.latency_us for one in self.schedule.candidates}
-        rows = [
-            ContestRow(
-                *(row.candidate, row.pairs, row.ratio, row.low, row.high, row.share),
-                self._runs[row.candidate],
-                row.median_us or estimates_us.get(row.candidate),
+        stored = {row.name: row for row in self.schedule.table.rows}
+        rows = []
+        for row in self._contest.table():
+            as_stored = stored.pop(row.candidate)
+            rows.append(
+                ContestRow(
+                    *(row.candidate, row.pairs, row.ratio, row.low, row.high, row.share),
+                    self._runs[row.candidate],
+                    row.median_us or as_stored.latency_us,
+                    as_stored.plan_id,
+                )
             )
-            for row in self._contest.table()
-        ]
-        seen = {row.name for row in rows}
-        rows += [
-            ContestRow(one.name, runs=self._runs[one.name], latency_us=one.latency_us)
-            for one in self.schedule.candidates
-            if one.name not in seen
-        ]
+        rows += [replace(row, runs=self._runs[row.name]) for row in stored.values()]
         return ContestTable(tuple(rows), is_decided=not self.is_open)
 
     async def close(self) -> list[Executable]:

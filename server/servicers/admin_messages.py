@@ -249,6 +249,7 @@ def _contest(table: ContestTable) -> wire.PlanContest:
             share=row.share,
             runs=row.runs,
             latency_us=row.latency_us or 0.0,
+            plan_id=row.plan_id,
         )
         for row in table.rows
     ]

@@ -63,6 +63,7 @@ def test_every_plan_that_requests_choose_from_answers_alike_and_pinned_in_equal_
             assert str(contest).endswith("pinned")
             answers = [client.infer("cnn", ROW) for _ in range(30)]
             (plan_id,) = {one.plan_id for one in answers}
+            assert plan_id == contest.candidates[0].plan_id
             ids.add(plan_id)
             assert len({next(iter(one.outputs.values())).tobytes() for one in answers}) == 1
             error = np.abs(answer(client) - expected).max() / np.abs(expected).max()

@@ -59,8 +59,10 @@ def test_the_plan_that_ran_is_the_schedule_that_is_shown(shared: ServerProcess) 
     assert sorted(units) == list(range(len(graph["operators"])))
     assert len(schedule["unit_names"]) == len(graph["operators"])
     assert summary.promoted == schedule["provenance"]["promoted"]
-    alone = summary.plan_id if summary.promoted else "sequential"
-    assert result.plan_id in {alone, *side_by_side}
+    assert summary.contest is not None
+    tried = {candidate.plan_id for candidate in summary.contest.candidates}
+    assert summary.plan_id in tried
+    assert result.plan_id in {*(tried if summary.promoted else {"sequential"}), *side_by_side}
 
 
 def test_plain_grpc_found_through_reflection_gets_the_same_answer(

@@ -387,7 +387,7 @@ class PlanContest(_message.Message):
     def __init__(self, candidates: _Optional[_Iterable[_Union[PlanCandidate, _Mapping]]] = ..., decided: bool = ..., pinned: bool = ..., text: _Optional[str] = ...) -> None: ...
 
 class PlanCandidate(_message.Message):
-    __slots__ = ("name", "pairs", "ratio", "low", "high", "share", "runs", "latency_us")
+    __slots__ = ("name", "pairs", "ratio", "low", "high", "share", "runs", "latency_us", "plan_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PAIRS_FIELD_NUMBER: _ClassVar[int]
     RATIO_FIELD_NUMBER: _ClassVar[int]
@@ -396,6 +396,7 @@ class PlanCandidate(_message.Message):
     SHARE_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     LATENCY_US_FIELD_NUMBER: _ClassVar[int]
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     pairs: int
     ratio: float
@@ -404,7 +405,8 @@ class PlanCandidate(_message.Message):
     share: float
     runs: int
     latency_us: float
-    def __init__(self, name: _Optional[str] = ..., pairs: _Optional[int] = ..., ratio: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., share: _Optional[float] = ..., runs: _Optional[int] = ..., latency_us: _Optional[float] = ...) -> None: ...
+    plan_id: str
+    def __init__(self, name: _Optional[str] = ..., pairs: _Optional[int] = ..., ratio: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., share: _Optional[float] = ..., runs: _Optional[int] = ..., latency_us: _Optional[float] = ..., plan_id: _Optional[str] = ...) -> None: ...
 
 class SideBySide(_message.Message):
     __slots__ = ("plan_id", "count", "planner", "latency_us", "gain", "gain_least", "gain_most")

@@ -375,8 +375,8 @@ class FakeServingModels:
         self.swap_error: Exception | None = None
         self.not_restored: set[str] = set()  # names
 
-    def served_version(self, name: str, version: int) -> None:
-        """Nothing answers here."""
+    def served_version(self, name: str, version: int) -> object | None:
+        return None  # nothing answers here
 
     def was_not_restored(self, model: ModelVersion) -> bool:
         return model.name in self.not_restored
