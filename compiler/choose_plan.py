@@ -112,7 +112,8 @@ def choose_plan(
     contenders = contenders_of(plans, measurements, tolerance, is_exact=precision == FP32)
     if precision != FP32 and contenders[0].remark:
         return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision))
-    fit, speeds, simple = fit_to_serve(contenders), speeds_of(measurements), plans.complexities
+    fit, speeds = fit_to_serve(contenders, measurements), speeds_of(measurements)
+    simple = plans.complexities
     if not choose:
         last = len(contenders) - 1  # sequential itself, if that is what the planner found
         gains = last in fit and best_of(simple, speeds, sorted({0, last})) == last
@@ -131,12 +132,18 @@ def choose_plan(
     return PlanChoice(contenders, chosen, fallback, others=others_of(plans, speeds, fit, chosen))
 
 
-def fit_to_serve(contenders: Sequence[Contender]) -> list[int]:
-    """Indices of the contenders that are right and were measured; the baseline if none is."""
+def fit_to_serve(
+    contenders: Sequence[Contender], measurements: Sequence[PlanMeasurement]
+) -> list[int]:
+    """Indices of the contenders that are right and stayed to the end; the baseline if none is.
+
+    Ratios of fewer turns are of another machine than those of all.
+    """
+    turns = [len(measurement.ratios) for measurement in measurements]
     return [
         index
         for index, contender in enumerate(contenders)
-        if not contender.remark and contender.latency_us is not None
+        if not contender.remark and contender.latency_us and turns[index] == max(turns)
     ] or [0]
 
 

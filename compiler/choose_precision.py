@@ -58,7 +58,7 @@ def choose_precision(
     ]
     contenders: list[Contender] = [contender for part in parts for contender in part]
     refused = {index for span in spans[1:] if contenders[span.start].remark for index in span}
-    fit = [index for index in fit_to_serve(contenders) if index not in refused] or [0]
+    fit = [index for index in fit_to_serve(contenders, measurements) if index not in refused] or [0]
     speeds = speeds_of(measurements)
     simple = [complexity for field in fields for complexity in field.complexities]
     rank, chosen = 0, -1

@@ -246,3 +246,7 @@ def test_one_planner_alone_serves_if_its_estimate_is_better() -> None:
     assert (faster.chosen, faster.reason, faster.others) == (1, "", ())
     assert slower.chosen == 1
     assert "not faster, its speed-up over sequential is 0.971x" in slower.reason
+
+
+def test_who_was_given_up_early_does_not_win_by_few_runs() -> None:
+    assert chosen(ran(100), ran(90, runs=2), ran(95), ran(99))[0] == "greedy"
