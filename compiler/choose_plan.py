@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from braid.core.margins import CANDIDATE_RATIO, DRAW
 from braid.core.measurement import PlanMeasurement, speed_text
 from braid.core.plan import StreamPlan, runs_in_sequence, sequential_plan
 from braid.core.precision import FP32
@@ -28,11 +29,6 @@ from braid.scheduler.planners import Planned
 
 _MOST_WAITS = float(1 << 32)
 
-DRAW = 0.01
-"""Relative difference of two estimates that says nothing."""
-
-FAR = 0.3
-"""Relative difference to the best estimate above which a candidate takes no part in service."""
 
 MOST_CANDIDATES, MOST_OWN = 3, 2
 """Candidates that service chooses from, and those of them that are Braid's own plans."""
@@ -172,7 +168,7 @@ def others_of(
 
     Of Braid's own plans there are ``MOST_OWN`` at most, so that other runtimes take part.
     """
-    least, taken = max(speeds[index] for index in fit) / (1.0 + FAR), [chosen]
+    least, taken = max(speeds[index] for index in fit) / CANDIDATE_RATIO, [chosen]
     for index in sorted(fit, key=lambda index: -speeds[index]):
         own = sum(at < len(plans.planned) for at in (*taken, index))
         is_near = speeds[index] >= least and index not in taken

@@ -4,8 +4,8 @@
     bf16   sequential, plans, runtimes ──held to the accepted error────┴─> the fastest that is right
 
 All are compared with the sequential plan in FP32, which always may serve. A narrower precision has
-to be faster by ``LEAST_GAIN``: it errs more. A precision whose own sequential plan errs too much
-takes no part, with no runtime either: where that cannot run, the plan would have to. Candidates
+to be faster by ``PRECISION_GAIN``: it errs more. A precision whose own sequential plan errs too
+much takes no part, with no runtime either: where that cannot run, the plan would have to. Candidates
 that service chooses from are of the chosen precision.
 """
 
@@ -23,11 +23,9 @@ from braid.compiler.choose_plan import (
     others_of,
     speeds_of,
 )
+from braid.core.margins import PRECISION_GAIN
 from braid.core.measurement import PlanMeasurement
 from braid.core.schedule import Contender
-
-LEAST_GAIN = 0.03
-"""Part of the time of the best wider plan that a narrower precision must save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ def choose_precision(
     for at, span in enumerate(spans):
         if own := [index for index in fit if index in span]:
             best = best_of(simple, speeds, own)
-            if chosen < 0 or speeds[best] * (1.0 - LEAST_GAIN) > speeds[chosen]:
+            if chosen < 0 or speeds[best] * (1.0 - PRECISION_GAIN) > speeds[chosen]:
                 rank, chosen = at, best
     span, field = spans[rank], fields[rank]
     own = [index for index in fit if index in span]

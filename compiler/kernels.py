@@ -17,19 +17,14 @@ from braid.compiler.device import Device, measure
 from braid.compiler.retries import RetryWhileRestarting
 from braid.compiler.stages import in_cache
 from braid.core.graph import OpGraph
+from braid.core.margins import KERNEL_GAIN, KERNEL_RATIO
 from braid.core.program import ProgramKey, UnitKernels, sorted_choices
 from braid.core.schedule import Stage
 from braid.engine.link.messages import FindKernels, MeasureStage
 
-LEAST_GAIN = 0.05
-"""By which another kernel must be faster than the usual one, relative to it ..."""
-
 LEAST_GAIN_US = {"cpu": 5.0, "cuda": 0.5}
-"""... and in time: measured alone, a kernel does not show what it costs its neighbours. On a GPU
-they are kernels of a few microseconds in a graph, and there are no bursts to interrupt."""
-
-HOPELESS = 1.5
-"""A variant that takes this many times as long as the best one is not measured with care."""
+"""Time that a kernel must save beside ``KERNEL_GAIN``: measured alone, a kernel does not show what it
+costs its neighbours. On a GPU they are kernels of a few microseconds in a graph, and there are no bursts to interrupt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,7 @@ def fastest(latencies_us: Mapping[str, float], device: str = "cpu") -> str:
     variant = min(latencies_us, key=lambda name: latencies_us[name])
     gain_us = usual_us - latencies_us[variant]
     least_us = LEAST_GAIN_US[device.partition(":")[0]]
-    return variant if gain_us > max(least_us, LEAST_GAIN * usual_us) else usual
+    return variant if gain_us > max(least_us, KERNEL_GAIN * usual_us) else usual
 
 
 class _Latencies:
@@ -99,7 +94,7 @@ class _Latencies:
         fresh = []
         for variant in kernels.variants:
             if self._name(kernels, variant) not in self._known_us:
-                await self._measure(kernels, variant, HOPELESS * best_us)
+                await self._measure(kernels, variant, KERNEL_RATIO * best_us)
                 fresh.append(variant)
             best_us = min(best_us, self._known_us[self._name(kernels, variant)])
         usual, chosen = kernels.variants[0], self._chosen(kernels)

@@ -16,10 +16,8 @@ from time import monotonic
 
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.options import MAX_BATCH_SIZE
+from braid.core.margins import SIZE_GAIN
 from braid.core.schedule import Schedule
-
-LEAST_GAIN = 0.05
-"""Part of a row's time that a larger size must save."""
 
 MISSES = 2
 """Sizes in a row that do not pay, after which no larger one is tried."""
@@ -74,7 +72,7 @@ class LargerSizes:
         us = schedule.serving_us
         if us is None or not schedule.provenance.promoted:
             return False
-        return us / schedule.key.batch_size <= (1 - LEAST_GAIN) * self._row_us
+        return us / schedule.key.batch_size <= (1 - SIZE_GAIN) * self._row_us
 
     def tried(self, schedule: Schedule) -> None:
         self._step_s = self.clock() - self._step_began

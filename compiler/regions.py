@@ -19,6 +19,7 @@ from braid.compiler.stages import unit_latencies
 from braid.compiler.work import Work
 from braid.core.errors import InvalidArtefact, PreconditionFailed, Unavailable, WorkerFault
 from braid.core.graph import OpGraph
+from braid.core.margins import PART_GAIN
 from braid.core.plan import EnginePart, Launch, StreamPlan
 from braid.core.precision import FP32
 from braid.core.program import ProgramKey
@@ -42,8 +43,6 @@ PLANNER = "regions"
 CALL_US = 30.0
 """What a call of an engine costs beside its work, about, where it is not measured."""
 
-LEAST_GAIN = 0.97
-"""A mixed plan is compared if less than this part of the best of one engine is predicted."""
 
 ONE_THREAD_US = 400.0
 """A region that takes longer on all threads is not tried on one."""
@@ -121,7 +120,7 @@ async def plan_of_regions(
         "predicted_us": round(predicted_us),
     }
     log.info("regions measured", extra=facts)
-    if len(set(path)) == 1 or predicted_us > LEAST_GAIN * least_of_one(costs, price_us):
+    if len(set(path)) == 1 or predicted_us > (1 - PART_GAIN) * least_of_one(costs, price_us):
         return None
     launches = tuple(Launch(unit, 0) for unit in range(len(graph)))
     runs_us = runs_of(parts, path, costs, price_us)

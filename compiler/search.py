@@ -22,6 +22,7 @@ from braid.compiler.teams import is_short, plans_of_teams
 from braid.compiler.work import Work
 from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed
 from braid.core.graph import OpGraph
+from braid.core.margins import PRECISION_RATIO
 from braid.core.measurement import DeviceFacts, PlanMeasurement
 from braid.core.plan import verify_plan
 from braid.core.program import PlansToCompare
@@ -32,8 +33,6 @@ from braid.scheduler.planners import Planned
 
 log = logging.getLogger("braid.jobs")
 
-HOPELESS = 1.25
-"""A precision whose sequential plan takes this many times as long as FP32's is not searched."""
 
 SURELY = 0.5
 """Part of what usual kernels leave of the allowed error that others may take in one run."""
@@ -206,4 +205,6 @@ def _is_hopeful(brief: PlanMeasurement, exact: PlanMeasurement, tolerance: float
     """True if plans of a precision may serve, by a few runs of its sequential plan."""
     if brief.problem or brief.max_rel_error is None or not brief.max_rel_error <= tolerance:
         return False
-    return brief.latency_us is not None and brief.latency_us <= HOPELESS * (exact.latency_us or 0.0)
+    return brief.latency_us is not None and brief.latency_us <= PRECISION_RATIO * (
+        exact.latency_us or 0.0
+    )

@@ -17,6 +17,7 @@ from braid.compiler.device import Device
 from braid.compiler.retries import RetryWhileRestarting
 from braid.compiler.teams import ONE_LANE
 from braid.core.errors import DeviceOutOfMemory, WorkerFault
+from braid.core.margins import BESIDE_RATIO
 from braid.core.measurement import SideBySideRuns
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.runtimes import on_one_thread
@@ -25,10 +26,6 @@ from braid.core.sign_test import sign_test_interval
 from braid.engine.link.messages import CompareThroughput
 
 log = logging.getLogger("braid.jobs")
-
-HOPELESS = 1.25
-"""A way that takes this many times as long as another on one thread is not tried: runs slow each
-other down, but all of them."""
 
 
 async def with_side_by_side(
@@ -73,5 +70,5 @@ def _worth_trying(schedule: Schedule, runtimes: Sequence[str]) -> tuple[str, ...
         if candidate.latency_us and candidate.precision in ("", schedule.precision)
     }
     names = {"": ONE_LANE, **{runtime: on_one_thread(runtime) for runtime in runtimes}}
-    most_us = HOPELESS * min((alone_us.get(name, inf) for name in names.values()), default=inf)
+    most_us = BESIDE_RATIO * min((alone_us.get(name, inf) for name in names.values()), default=inf)
     return tuple(way for way, name in names.items() if alone_us.get(name, 0.0) <= most_us)

@@ -20,6 +20,7 @@ from braid.compiler.work import Work
 from braid.core.device_state import lanes_near_first
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph
+from braid.core.margins import TEAM_GAIN
 from braid.core.plan import StreamPlan, plan_of_teams, sequential_plan
 from braid.core.program import ProgramKey
 from braid.engine.link.messages import MeasureInPlace
@@ -51,9 +52,6 @@ two cores that are far from one another takes 10 to 100 us (AMD EPYC Zen 5, 370 
 MOST_ON_ONE = 1.5
 """Other runtimes are compared on one thread, too, where own kernels on one take at most so many
 times as long as on all: with near cores it is 1.7 to 1.8, with far ones 1.0 to 1.3."""
-
-LEAST_GAIN = 0.97
-"""A plan is compared if it is to take less than this part of what one and all threads take."""
 
 
 def is_short(sequential_us: float | None, units: int) -> bool:
@@ -90,7 +88,7 @@ async def plans_of_teams(
         return PlansOfTeams([one_lane])
     by_size = dict(zip(sizes, measured, strict=True))
     one_us, all_us = by_size[1], by_size[threads]
-    least_us = LEAST_GAIN * min(sum(one_us), sum(all_us))
+    least_us = (1 - TEAM_GAIN) * min(sum(one_us), sum(all_us))
     planned = [replace(one_lane, predicted_us=sum(one_us))]
     if sum(map(min, zip(*measured, strict=True))) <= least_us:
         measured += await _in_place(work, program, map(plan_of_teams, mixed))

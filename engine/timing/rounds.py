@@ -11,8 +11,8 @@ once a turn: there the caches do not show.
 The rounds screen, and service decides (scheduler/contest.py): they are few and short, and nobody
 waits for a quiet machine. A contender leaves
 
-- after two rounds, once it took longer than the fastest by ``MUCH_SLOWER`` in each of them;
-- after ``min_rounds``, once it took longer by ``SLOWER`` in each of them.
+- after two rounds, once it took ``FIRST_TURNS_RATIO`` times as long as the fastest in each of them;
+- after ``min_rounds``, once it took ``TURN_RATIO`` times as long in each of them.
 
 The baseline stays: speeds are told beside it.
 """
@@ -24,13 +24,10 @@ from dataclasses import dataclass
 from statistics import median
 from time import monotonic
 
+from braid.core.margins import FIRST_TURNS_RATIO, TURN_RATIO
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.contenders import PAUSE_S, QUICK_US, TimedContender, sample_of
 from braid.engine.timing.runs import Tensors
-
-MUCH_SLOWER, SLOWER = 0.7, 0.25
-"""Relative differences to the fastest contender above which a contender leaves: hosts that move
-cores turned an order round by a third within seconds."""
 
 LEAST_ROUNDS = 2
 """Rounds after which a contender may leave: in one alone the machine may have been slow."""
@@ -98,7 +95,7 @@ def run_rounds(
             yield told
         if held + 1 >= LEAST_ROUNDS:
             is_early = held + 1 < options.min_rounds
-            staying = _without_the_slow(staying, MUCH_SLOWER if is_early else SLOWER)
+            staying = _without_the_slow(staying, FIRST_TURNS_RATIO if is_early else TURN_RATIO)
     yield 1.0
     turns = len(contenders[0].turns_us)
     return [contender for contender in contenders if len(contender.turns_us) == turns]
@@ -144,8 +141,8 @@ def _run_turn(
     contender.turns_us.append(turn_us)
 
 
-def _without_the_slow(contenders: Sequence[TimedContender], slower: float) -> list[TimedContender]:
-    """The baseline, and those that took longer than the fastest by ``slower`` in not every turn."""
+def _without_the_slow(contenders: Sequence[TimedContender], most: float) -> list[TimedContender]:
+    """The baseline, and those that took at most ``most`` times the fastest one's time in a turn."""
     fastest = min(contenders, key=lambda contender: median(contender.medians_us))
     baseline, *others = contenders
     return [baseline, *(rival for rival in others if _least_ratio(fastest, rival) <= 1.0 + slower)]

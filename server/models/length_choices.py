@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from braid.core.errors import BraidError, NotFound
+from braid.core.margins import LENGTHS_GAIN
 from braid.server.inference.choose_lengths import (
-    LEAST_GAIN,
     LEAST_ROWS,
     LatencyUnknown,
     LengthChoice,
@@ -124,7 +124,7 @@ class LengthChoices:
         def weigh() -> LengthChoice | None:
             now_s = expected_s(seen.rows, unpadded_s.get, planned_s.get, {*fixed, *seen.chosen})
             choice = choose_lengths(seen.rows, unpadded_s.get, planned_s.get, fixed, most)
-            return choice if choice.seconds <= now_s * (1 - LEAST_GAIN) else None
+            return choice if choice.seconds <= now_s * (1 - LENGTHS_GAIN) else None
 
         try:
             return await asyncio.to_thread(weigh)

@@ -20,6 +20,7 @@ from braid.core.errors import (
     InvalidRequest,
     PreconditionFailed,
 )
+from braid.core.margins import PART_RATIO
 from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import EnginePart, StreamPlan, verify_plan
 from braid.core.precision import FP32, HALF, INT8
@@ -64,9 +65,6 @@ from braid.engine.worker.models import ModelTable, result_memory, seeded_inputs
 Task = Generator[SearchProgress | float | None, None, AnyReply]
 """Yields whenever a request may go first; a number is the fraction done."""
 
-
-HOPELESS = 1.3
-"""A part that takes so much longer than own kernels, which are measured before, is run once."""
 
 RUNS_IN_PLACE = 9
 """Runs of each plan in which launches are timed, in turns."""
@@ -149,7 +147,7 @@ class Measurements:
                     if len(stage) == 1 and not stage[0].engine and stage[0].threads == 1
                     else None,
                     "concurrent",
-                    HOPELESS * own_us.get(units, inf),
+                    PART_RATIO * own_us.get(units, inf),
                     opened,
                 )
                 timing = yield from self._backend.measure(program, inputs, asked, self._pause)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from braid.compiler.imported_model import ImportedModel, read_imported
-from braid.compiler.larger_sizes import LEAST_GAIN, MOST_S, LargerSizes
+from braid.compiler.larger_sizes import MOST_S, LargerSizes
 from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest
+from braid.core.margins import SIZE_GAIN
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Contender, Provenance, Schedule
 from braid.server.store.records import JobStatus, ModelVersion
@@ -176,7 +177,7 @@ def test_batches_that_hardly_take_longer_are_tried_up_to_the_largest(
 
 def test_a_size_pays_whose_rows_take_clearly_less(imported: ImportedModel) -> None:
     sizes = LargerSizes(imported, measured(imported, 1, 100.0))
-    least = 2 * 100.0 * (1 - LEAST_GAIN)
+    least = 2 * 100.0 * (1 - SIZE_GAIN)
 
     assert sizes.pays(measured(imported, 2, least - 0.1))
     assert not sizes.pays(measured(imported, 2, least + 0.1))
