@@ -5,8 +5,8 @@
 
 All are compared with the sequential plan in FP32, which always may serve. A narrower precision has
 to be faster by ``PRECISION_GAIN``: it errs more. A precision whose own sequential plan errs too
-much takes no part, with no runtime either: where that cannot run, the plan would have to. Candidates
-that service chooses from are of the chosen precision.
+much takes no part, with no runtime either: where that cannot run, the plan would have to.
+Candidates that service chooses from are of the chosen precision.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ from braid.core.schedule import Stage
 from braid.engine.link.messages import FindKernels, MeasureStage
 
 LEAST_GAIN_US = {"cpu": 5.0, "cuda": 0.5}
-"""Time that a kernel must save beside ``KERNEL_GAIN``: measured alone, a kernel does not show what it
-costs its neighbours. On a GPU they are kernels of a few microseconds in a graph, and there are no bursts to interrupt."""
+"""Time that a kernel must save beside ``KERNEL_GAIN``: measured alone, a kernel does not show what
+it costs its neighbours. On a GPU they are kernels of a few microseconds in a graph, and there are
+no bursts to interrupt."""
 
 
 @dataclass(frozen=True, slots=True)

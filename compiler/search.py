@@ -205,6 +205,5 @@ def _is_hopeful(brief: PlanMeasurement, exact: PlanMeasurement, tolerance: float
     """True if plans of a precision may serve, by a few runs of its sequential plan."""
     if brief.problem or brief.max_rel_error is None or not brief.max_rel_error <= tolerance:
         return False
-    return brief.latency_us is not None and brief.latency_us <= PRECISION_RATIO * (
-        exact.latency_us or 0.0
-    )
+    most_us = PRECISION_RATIO * (exact.latency_us or 0.0)
+    return brief.latency_us is not None and brief.latency_us <= most_us

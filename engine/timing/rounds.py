@@ -145,7 +145,7 @@ def _without_the_slow(contenders: Sequence[TimedContender], most: float) -> list
     """The baseline, and those that took at most ``most`` times the fastest one's time in a turn."""
     fastest = min(contenders, key=lambda contender: median(contender.medians_us))
     baseline, *others = contenders
-    return [baseline, *(rival for rival in others if _least_ratio(fastest, rival) <= 1.0 + slower)]
+    return [baseline, *(rival for rival in others if _least_ratio(fastest, rival) <= most)]
 
 
 def _least_ratio(one: TimedContender, other: TimedContender) -> float:
