@@ -35,13 +35,13 @@ MOST_CANDIDATES = 3
 BLOCK = 3
 """Batches of a block; the first one is not counted."""
 
-LOSS = 0.005
+LOSS = 0.003
 """Part of the time of requests that pairs of one challenger may cost."""
 
 CREDIT = 0.4
 """Cost of pairs that a challenger may have before requests have paid for it, in requests."""
 
-CHANGE = 0.1
+CHANGE = 0.2
 """Assumed cost of a change between candidates, in requests."""
 
 EARLY_SHARE = 1 / 3
@@ -130,6 +130,16 @@ class _Challenge:
     @property
     def high(self) -> float:
         return self.ratio + DOUBT * self.error
+
+    @property
+    def cost(self) -> float:
+        """Expected cost of a pair, in requests."""
+        return BLOCK * max(exp(self.ratio) - 1.0, 0.0) + CHANGE
+
+    @property
+    def is_due(self) -> bool:
+        """True if requests have paid for a pair."""
+        return self.debt + self.cost <= CREDIT
 
     @property
     def cost(self) -> float:
