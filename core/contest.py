@@ -169,7 +169,7 @@ class _Pair:
     """Two blocks under way."""
 
     challenger: _Challenge
-    blocks: tuple[str, str]  # in the order in which they run
+    runs: tuple[str, ...]  # candidates in the order in which they run
     is_free: bool
     issued: int = 0
     waited: int = 0
@@ -253,6 +253,11 @@ class Contest:
         return self._is_decided
 
     @property
+    def is_in_pair(self) -> bool:
+        """True while a pair is under way: in idle time, pause when it has ended."""
+        return self._pair is not None
+
+    @property
     def left_interval(self) -> bool:
         """True if the incumbent's latency has been outside of its interval for a minute."""
         return self._watch.left_s >= LEFT_S
@@ -280,8 +285,8 @@ class Contest:
         if pair is None and may_explore and not self._is_decided:
             pair = self._begin(free=free)
         name = self._incumbent.name
-        if pair is not None and pair.issued < 2 * BLOCK:
-            name = pair.blocks[pair.issued // BLOCK]
+        if pair is not None and pair.issued < len(pair.runs):
+            name = pair.runs[pair.issued]
             pair.issued += 1
             if name != self._incumbent.name and not (
                 may_explore and (slack_us is None or pair.challenger.slow_us < slack_us)
@@ -309,16 +314,17 @@ class Contest:
         if self._rest > 0 and not free:
             return None
         due = [
-            one
-            for one in self._in.values()
-            if one is not self._incumbent and (free or one.is_due)
+            one for one in self._in.values() if one is not self._incumbent and (free or one.is_due)
         ]
         if not due:
             return None
         challenger = min(due, key=lambda one: (one.pairs >= LEAST_PAIRS, one.low, one.order))
         names = self._incumbent.name, challenger.name
-        blocks = names if self._random.random() < 0.5 else names[::-1]
-        self._pair = _Pair(challenger, blocks, free, taken_us={name: [] for name in names})
+        first, last = names if self._random.random() < 0.5 else names[::-1]
+        runs = (first,) * BLOCK + (last,) * BLOCK
+        if free:
+            runs += (self._incumbent.name,)  # a request that comes next finds it warm
+        self._pair = _Pair(challenger, runs, free, taken_us={name: [] for name in names})
         if not free:
             challenger.debt += challenger.cost
             share = EARLY_SHARE if self._pairs < EARLY_PAIRS else self._loser_share
@@ -350,9 +356,10 @@ class Contest:
         taken_us = pair.taken_us.get(candidate) if pair is not None else None
         if pair is None or taken_us is None:
             return
-        if pair.issued > BLOCK * pair.blocks.index(candidate) and len(taken_us) < BLOCK:
+        if candidate in pair.runs[: pair.issued] and len(taken_us) < BLOCK:
             taken_us.append(run_us)
-        if all(len(taken_us) == BLOCK for taken_us in pair.taken_us.values()):
+        is_complete = all(len(taken_us) == BLOCK for taken_us in pair.taken_us.values())
+        if is_complete and pair.issued == len(pair.runs):
             self._pair = None
             self._count(pair, at)
 
@@ -419,7 +426,7 @@ class Contest:
         if candidate == self._incumbent.name:
             others = [one for one in self._in.values() if one is not self._incumbent]
             self._change(min(others, key=lambda one: (one.ratio, one.order)))
-        if self._pair is not None and candidate in self._pair.blocks:
+        if self._pair is not None and candidate in self._pair.runs:
             self._pair = None
         del self._in[candidate]
         self._decide()
