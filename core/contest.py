@@ -142,16 +142,6 @@ class _Challenge:
         return self.debt + self.cost <= CREDIT
 
     @property
-    def cost(self) -> float:
-        """Expected cost of a pair, in requests."""
-        return BLOCK * max(exp(self.ratio) - 1.0, 0.0) + CHANGE
-
-    @property
-    def is_due(self) -> bool:
-        """True if requests have paid for a pair."""
-        return self.debt + self.cost <= CREDIT
-
-    @property
     def slow_us(self) -> float:
         """Latency that few runs exceed; infinite if nothing is known."""
         if self.recent_us:
