@@ -35,11 +35,14 @@ MOST_CANDIDATES = 3
 BLOCK = 3
 """Batches of a block; the first one is not counted."""
 
-LOSS = 0.003
+LOSS = 0.005
 """Part of the time of requests that pairs of one challenger may cost."""
 
 CREDIT = 0.4
-"""Cost of pairs that a challenger may have before requests have paid for it, in requests."""
+"""Cost of pairs that a challenger may have before requests have paid for it, in requests.
+
+A pair of a candidate that is probably 7 % slower, or less, begins with the first request.
+"""
 
 CHANGE = 0.2
 """Assumed cost of a change between candidates, in requests."""
@@ -52,10 +55,13 @@ EARLY_PAIRS = 100
 MARGIN = log(1.01)
 """Difference of latencies (logarithm of their ratio) that counts."""
 
-HALF_LIFE = 24
+HALF_LIFE = 8
 """Pairs after which a pair weighs half."""
 
-WINDOW = 96
+FAR = 2.0
+"""Standard deviations; two pairs in a row so far off on the same side tell of another state."""
+
+WINDOW = 64
 """Newest pairs of a challenger that are kept."""
 
 TRIMMED = 0.2
@@ -118,6 +124,8 @@ class _Challenge:
     until: float | None = None
     ratio: float = 0.0
     error: float = SPREAD  # standard error of the ratio
+    deviation: float = SPREAD  # standard deviation of its pairs
+    off: float = 0.0  # of its newest pair from the ratio before
     requests: int = 0
     runs: int = 0
     recent_us: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
@@ -148,10 +156,21 @@ class _Challenge:
             return max(self.recent_us)
         return inf if self.estimate_us is None else 2.0 * self.estimate_us
 
+    def add(self, ratio: float) -> None:
+        """Add a pair; earlier ones are forgotten if it shows the host in another state."""
+        far = FAR * self.deviation
+        off = ratio - self.ratio if self.ratios else 0.0
+        self.ratios.append(ratio)
+        if min(off, self.off) > far or max(off, self.off) < -far:
+            self.ratios = deque([self.ratios[-2], ratio], maxlen=WINDOW)
+            off = 0.0
+        self.off = off
+        self.weigh()
+
     def weigh(self) -> None:
         """Compute the ratio and its standard error from all pairs."""
         if self.ratios:
-            self.ratio, self.error = trimmed_mean(self.ratios)
+            self.ratio, self.error, self.deviation = trimmed_mean(self.ratios)
 
 
 @dataclass(slots=True)
@@ -357,8 +376,7 @@ class Contest:
         """Add a complete pair, then change the incumbent and let slow candidates go."""
         one = pair.challenger
         block_us = [_block_us(pair.taken_us[name]) for name in (one.name, self._incumbent.name)]
-        one.ratios.append(log(block_us[0] / block_us[1]))
-        one.weigh()
+        one.add(log(block_us[0] / block_us[1]))
         one.pairs += 1
         self._pairs += 1
         one.since = at if one.since is None else one.since
@@ -484,8 +502,8 @@ class _Watch:
             self.left_s = at - self.left_at
 
 
-def trimmed_mean(values: Sequence[float] | deque[float]) -> tuple[float, float]:
-    """Weighted trimmed mean and its standard error (Tukey and McLaughlin 1963), the newest last."""
+def trimmed_mean(values: Sequence[float] | deque[float]) -> tuple[float, float, float]:
+    """Weighted trimmed mean, its standard error (Tukey and McLaughlin 1963) and the deviation."""
     weights = _WEIGHTS[-len(values) :]
     ordered = sorted(zip(values, weights, strict=True))
     total = sum(weights)
@@ -504,7 +522,8 @@ def trimmed_mean(values: Sequence[float] | deque[float]) -> tuple[float, float]:
     squares = sum(weight * (min(max(value, least), most) - mean) ** 2 for value, weight in ordered)
     variance = (squares + SPREAD_PAIRS * SPREAD**2) / (total + SPREAD_PAIRS)
     effective = total**2 / sum(weight**2 for weight in weights)
-    return mean, sqrt(variance / effective) / (1.0 - 2.0 * TRIMMED)
+    error = sqrt(variance / effective) / (1.0 - 2.0 * TRIMMED)
+    return mean, error, sqrt(variance)
 
 
 def _block_us(taken_us: Sequence[float]) -> float:

@@ -45,25 +45,21 @@ class Host:
 
 
 def host_of(kind: str, seed: int, requests: int = REQUESTS) -> Host:
-    """The host of a kind and a seed."""
+    """The host of a kind and a seed, until so many of its requests have been served."""
     random = np.random.default_rng([KINDS.index(kind), seed])
     count = int(random.integers(2, 4))
     base_us = _log_uniform(random, 500.0, 80_000.0)
     candidates_us = base_us * _ratios(random, count)
-    at_s, is_request = _times(random, requests, base_us / 1e6)
+    at_s, is_request = _times(random, REQUESTS, base_us / 1e6)
     runs = len(at_s)
     noise = _log_uniform(random, 0.01, 0.12) * random.standard_normal((runs, count))
     tails = (random.random((runs, count)) < 0.01) * random.exponential(0.3, (runs, count))
     logs = np.log(candidates_us) + noise + tails + CHANGES[kind](random, at_s, count)
     change = random.uniform(0.02, 0.30)
     latency_us = np.exp(logs)
-    return Host(
-        latency_us[:SCREENING],
-        latency_us[SCREENING:],
-        at_s[SCREENING:],
-        is_request[SCREENING:],
-        (change, change / 5),
-    )
+    served = slice(SCREENING, int(np.flatnonzero(is_request)[requests - 1]) + 1)
+    screening_us, change_cost = latency_us[:SCREENING], (change, change / 5)
+    return Host(screening_us, latency_us[served], at_s[served], is_request[served], change_cost)
 
 
 def _log_uniform(random: Generator, least: float, most: float) -> float:
@@ -154,7 +150,8 @@ def _day(random: Generator, at_s: Floats, count: int) -> Floats:
     periods = random.uniform(0.5, 2.0)
     phase = 2 * np.pi * (periods * at_s / at_s[-1] + random.random())
     common = random.uniform(0.0, 0.2) * np.sin(phase)
-    own = random.uniform(0.02, 0.12, count) * np.sin(phase[:, None] + random.uniform(0, 6.28, count))
+    shifts = random.uniform(0.0, 2 * np.pi, count)
+    own = random.uniform(0.02, 0.12, count) * np.sin(phase[:, None] + shifts)
     return np.asarray(common[:, None] + own)
 
 

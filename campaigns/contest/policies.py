@@ -1,7 +1,7 @@
 """Policies replayed on a host: which candidate serves each request, and the latency that it has.
 
-    host ──screening──> estimates ──> contest, or today's choice ──> latency served, over the best
-                                                                     fixed candidate's
+host ──screening──> estimates ──> contest, or today's choice ──> latency served, over the best
+                                                                 fixed candidate's
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from braid.core.sign_test import speed_beside
 from campaigns.contest.hosts import Floats, Host
 
 ROUNDS, BLOCK = 5, 3
-"""Screening for a contest: rounds with a block of each candidate, whose first run does not count."""
+"""Screening for a contest: rounds with a block of each candidate; its first run does not count."""
 
 TURNS = 15
 """Turns of the comparison at registration up to now."""
@@ -76,7 +76,7 @@ def today(host: Host, seed: int) -> Floats:
         if speed is not None and speed.is_faster and speed.median > 1.0 + LEAST_GAIN:
             faster[column] = speed.median
     chosen = max(faster, key=faster.__getitem__, default=0)
-    return host.latency_us[host.is_request, chosen]
+    return np.asarray(host.latency_us[host.is_request, chosen])
 
 
 POLICIES: Mapping[str, Callable[[Host, int], Floats]] = {"contest": contest, "today": today}
