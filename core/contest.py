@@ -35,13 +35,13 @@ MOST_CANDIDATES = 3
 BLOCK = 3
 """Batches of a block; the first one is not counted."""
 
-LOSS = 0.005
+LOSS = 0.007
 """Part of the time of requests that pairs of one challenger may cost."""
 
-CREDIT = 0.4
+CREDIT = 0.3
 """Cost of pairs that a challenger may have before requests have paid for it, in requests.
 
-A pair of a candidate that is probably 7 % slower, or less, begins with the first request.
+A pair of a candidate that is at most 3 % slower by its estimate begins with the first request.
 """
 
 CHANGE = 0.2
