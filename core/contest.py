@@ -214,9 +214,6 @@ class Contest:
             raise ValueError(f"loser_share is {loser_share}; choose more than 0 and at most 0.5")
         self._loser_share = loser_share
         self._random = random.Random(seed)
-        self._requests = 0
-        self._pairs = 0
-        self._lost = 0.0
         self._open(candidates, estimates_us)
 
     def _open(self, candidates: Sequence[str], estimates_us: Sequence[float] | None) -> None:
@@ -242,6 +239,8 @@ class Contest:
                 one.weigh()
         self._pair: _Pair | None = None
         self._rest = 0  # batches until the next challenger's block
+        self._requests = self._pairs = 0
+        self._lost = 0.0
         self._is_decided = len(self._in) == 1
         self._watch = _Watch()
 
@@ -312,7 +311,10 @@ class Contest:
     def _pay(self, name: str) -> None:
         self._requests += 1
         self._rest -= 1
-        self._in[name].requests += 1
+        one = self._in[name]
+        one.requests += 1
+        if one is not self._incumbent:
+            self._lost += max(exp(one.ratio) - 1.0, 0.0)
         if not self._is_decided:
             for one in self._in.values():
                 if not one.is_due:
@@ -357,9 +359,7 @@ class Contest:
             return
         one.runs += 1
         one.recent_us.append(run_us)
-        if one is not self._incumbent:
-            self._lost += max(exp(one.ratio) - 1.0, 0.0)
-        elif at is not None:
+        if one is self._incumbent and at is not None:
             self._watch.took(run_us, at, learns=not self._is_decided)
         pair = self._pair
         taken_us = pair.taken_us.get(candidate) if pair is not None else None
