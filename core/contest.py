@@ -76,10 +76,10 @@ DOUBT = 3.0
 """Half width of an interval, in standard errors: the interval is looked at after each pair."""
 
 LEAST_PAIRS = 5
-"""Pairs before a candidate leaves ..."""
+"""Pairs before a candidate leaves."""
 
 LEAST_SPAN_S = 60.0
-"""... and the time that they span at least, where the time is known."""
+"""Least time from a challenger's first pair to its last, before it leaves or counts as equal."""
 
 ENOUGH_PAIRS = 200
 """Pairs of each challenger after which candidates that may be equal count as equal."""
@@ -138,6 +138,11 @@ class _Challenge:
     @property
     def high(self) -> float:
         return self.ratio + DOUBT * self.error
+
+    @property
+    def has_span(self) -> bool:
+        """True if its pairs span a minute, or their times are unknown."""
+        return self.since is None or self.until is None or self.until - self.since >= LEAST_SPAN_S
 
     @property
     def cost(self) -> float:
@@ -405,7 +410,7 @@ class Contest:
 
     def _decide(self) -> None:
         others = [one for one in self._in.values() if one is not self._incumbent]
-        if all(one.pairs >= ENOUGH_PAIRS for one in others):
+        if all(one.pairs >= ENOUGH_PAIRS and one.has_span for one in others):
             simplest = min(
                 (one for one in others if one.ratio <= MARGIN / 2),
                 key=lambda one: one.order,
@@ -533,5 +538,4 @@ def _block_us(taken_us: Sequence[float]) -> float:
 
 def _may_go(one: _Challenge) -> bool:
     """True if a candidate is slower beyond doubt, by pairs of more than one moment."""
-    spans = one.since is None or one.until is None or one.until - one.since >= LEAST_SPAN_S
-    return spans and one.pairs >= LEAST_PAIRS and one.low > MARGIN
+    return one.has_span and one.pairs >= LEAST_PAIRS and one.low > MARGIN

@@ -84,7 +84,7 @@ def _times(random: Generator, requests: int, base_s: float) -> tuple[Floats, NDA
     """End of each run, and whether it is a request's.
 
     The first caller comes within 30 s of READY. Then half of the hosts have requests back to back,
-    the others have gaps. Each gap of twice a pair's time has a pair, the first one up to 40.
+    the others have gaps. Each gap of twice a pair's time has a pair, the first one up to 200.
     """
     gaps_s = np.zeros(requests)
     if random.random() < 0.5:
@@ -92,7 +92,7 @@ def _times(random: Generator, requests: int, base_s: float) -> tuple[Floats, NDA
     gaps_s[0] = random.uniform(0.0, 30.0)
     screening_s = base_s * np.arange(1, SCREENING + 1)
     requests_s = screening_s[-1] + np.cumsum(gaps_s + base_s)
-    most = np.where(np.arange(requests) == 0, 40, 1)
+    most = np.where(np.arange(requests) == 0, 200, 1)
     pairs = np.minimum(gaps_s / (2 * PAIR * base_s), most).astype(int)
     begins_s = np.repeat(requests_s - base_s - gaps_s, pairs)
     places = np.arange(len(begins_s)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
