@@ -296,7 +296,7 @@ class Contest:
         if pair is not None and (pair.is_free and not free):
             pair = self._pair = None
         if pair is None and may_explore and not self._is_decided:
-            pair = self._begin(free=free)
+            pair = self._begin(slack_us, free=free)
         name = self._incumbent.name
         if pair is not None and pair.issued < len(pair.runs):
             name = pair.runs[pair.issued]
@@ -325,12 +325,16 @@ class Contest:
                 if not one.is_due:
                     one.debt -= LOSS
 
-    def _begin(self, *, free: bool) -> _Pair | None:
+    def _begin(self, slack_us: float | None, *, free: bool) -> _Pair | None:
         """The next pair; None if no challenger is due."""
         if self._rest > 0 and not free:
             return None
         due = [
-            one for one in self._in.values() if one is not self._incumbent and (free or one.is_due)
+            one
+            for one in self._in.values()
+            if one is not self._incumbent
+            and (free or one.is_due)
+            and (slack_us is None or one.slow_us < slack_us)
         ]
         if not due:
             return None

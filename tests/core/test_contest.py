@@ -125,6 +125,15 @@ def test_no_challenger_is_chosen_that_could_miss_the_deadline() -> None:
     assert "b" in serve(contest, in_time, 3000, slack_us=1000.0)
 
 
+def test_requests_with_short_deadlines_use_up_no_budget() -> None:
+    contest = Contest("ab", estimates_us=[100.0, 110.0])
+    equal = {"a": 100.0, "b": 110.0}
+
+    serve(contest, equal, 500, slack_us=105.0)
+
+    assert "b" in serve(contest, equal, 2 * BLOCK)
+
+
 def test_of_an_unknown_challenger_every_deadline_could_be_missed() -> None:
     assert set(serve(Contest("ab"), {"a": 1.0}, 50, slack_us=1e9)) == {"a"}
 
