@@ -120,12 +120,13 @@ class _Challenge:
     estimate_us: float | None
     ratios: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))  # logarithms
     pairs: int = 0
-    since: float | None = None  # time of its first pair
+    since: float | None = None  # time of the first pair in the present state of the host
     until: float | None = None
     ratio: float = 0.0
     error: float = SPREAD  # standard error of the ratio
     deviation: float = SPREAD  # standard deviation of its pairs
     off: float = 0.0  # of its newest pair from the ratio before
+    turn: int = 0  # of its newest pair, among all that began
     requests: int = 0
     runs: int = 0
     recent_us: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
@@ -141,7 +142,7 @@ class _Challenge:
 
     @property
     def has_span(self) -> bool:
-        """True if its pairs span a minute, or their times are unknown."""
+        """True if its pairs in this state span a minute, or their times are unknown."""
         return self.since is None or self.until is None or self.until - self.since >= LEAST_SPAN_S
 
     @property
@@ -168,7 +169,7 @@ class _Challenge:
         self.ratios.append(ratio)
         if min(off, self.off) > far or max(off, self.off) < -far:
             self.ratios = deque([self.ratios[-2], ratio], maxlen=WINDOW)
-            off = 0.0
+            off, self.since = 0.0, None
         self.off = off
         self.weigh()
 
@@ -244,7 +245,7 @@ class Contest:
                 one.weigh()
         self._pair: _Pair | None = None
         self._rest = 0  # batches until the next challenger's block
-        self._requests = self._pairs = 0
+        self._requests = self._pairs = self._turns = 0
         self._lost = 0.0
         self._is_decided = len(self._in) == 1
         self._watch = _Watch()
@@ -338,7 +339,9 @@ class Contest:
         ]
         if not due:
             return None
-        challenger = min(due, key=lambda one: (one.pairs >= LEAST_PAIRS, one.low, one.order))
+        challenger = min(due, key=lambda one: (one.turn, one.low, one.order))
+        self._turns += 1
+        challenger.turn = self._turns
         names = self._incumbent.name, challenger.name
         first, last = names if self._random.random() < 0.5 else names[::-1]
         runs = (first,) * BLOCK + (last,) * BLOCK
