@@ -84,6 +84,27 @@ def test_a_slow_candidate_goes_after_a_minute_and_the_contest_is_decided() -> No
     assert {contest.next() for _ in range(50)} == {"a"}
 
 
+def test_a_candidate_stays_whose_order_changes_within_a_minute() -> None:
+    contest, times = Contest("ab", estimates_us=[100.0, 130.0]), every(LEAST_SPAN_S / 2000)
+    near, far = {"a": 100.0, "b": 130.0}, {"a": 150.0, "b": 120.0}
+
+    incumbents = []
+    for latencies in (near, far) * 4:
+        serve(contest, latencies, 1500, times=times)
+        incumbents.append(contest.incumbent)
+
+    assert not contest.is_decided
+    assert incumbents[-4:] == ["a", "b", "a", "b"]
+
+
+def test_challengers_take_turns() -> None:
+    contest = Contest("abc")
+
+    serve(contest, {"a": 100.0, "b": 101.0, "c": 104.0}, 400, free=True, times=every(0.01))
+
+    assert abs(contest.table()[1].pairs - contest.table()[2].pairs) <= 1
+
+
 def test_equal_candidates_are_decided_in_favour_of_the_simpler_one() -> None:
     contest = Contest("ab", estimates_us=[102.0, 100.0])
 
