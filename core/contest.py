@@ -35,13 +35,16 @@ MOST_CANDIDATES = 3
 BLOCK = 3
 """Batches of a block; the first one is not counted."""
 
-LOSS = 0.005
+LOSS = 0.007
 """Part of the time of requests that pairs of one challenger may cost."""
 
-CREDIT = 0.4
-"""Cost of pairs that a challenger may have before requests have paid for it, in requests."""
+CREDIT = 0.3
+"""Cost of pairs that a challenger may have before requests have paid for it, in requests.
 
-CHANGE = 0.1
+A pair of a candidate that is at most 3 % slower by its estimate begins with the first request.
+"""
+
+CHANGE = 0.2
 """Assumed cost of a change between candidates, in requests."""
 
 EARLY_SHARE = 1 / 3
@@ -52,10 +55,13 @@ EARLY_PAIRS = 100
 MARGIN = log(1.01)
 """Difference of latencies (logarithm of their ratio) that counts."""
 
-HALF_LIFE = 24
+HALF_LIFE = 8
 """Pairs after which a pair weighs half."""
 
-WINDOW = 96
+FAR = 2.0
+"""Standard deviations; two pairs in a row so far off on the same side tell of another state."""
+
+WINDOW = 64
 """Newest pairs of a challenger that are kept."""
 
 TRIMMED = 0.2
@@ -70,10 +76,10 @@ DOUBT = 3.0
 """Half width of an interval, in standard errors: the interval is looked at after each pair."""
 
 LEAST_PAIRS = 5
-"""Pairs before a candidate leaves ..."""
+"""Pairs before a candidate leaves."""
 
 LEAST_SPAN_S = 60.0
-"""... and the time that they span at least, where the time is known."""
+"""Least time from a challenger's first pair to its last, before it leaves or counts as equal."""
 
 ENOUGH_PAIRS = 200
 """Pairs of each challenger after which candidates that may be equal count as equal."""
@@ -114,10 +120,13 @@ class _Challenge:
     estimate_us: float | None
     ratios: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))  # logarithms
     pairs: int = 0
-    since: float | None = None  # time of its first pair
+    since: float | None = None  # time of the first pair in the present state of the host
     until: float | None = None
     ratio: float = 0.0
     error: float = SPREAD  # standard error of the ratio
+    deviation: float = SPREAD  # standard deviation of its pairs
+    off: float = 0.0  # of its newest pair from the ratio before
+    turn: int = 0  # of its newest pair, among all that began
     requests: int = 0
     runs: int = 0
     recent_us: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
@@ -130,6 +139,11 @@ class _Challenge:
     @property
     def high(self) -> float:
         return self.ratio + DOUBT * self.error
+
+    @property
+    def has_span(self) -> bool:
+        """True if its pairs in this state span a minute, or their times are unknown."""
+        return self.since is None or self.until is None or self.until - self.since >= LEAST_SPAN_S
 
     @property
     def cost(self) -> float:
@@ -148,10 +162,21 @@ class _Challenge:
             return max(self.recent_us)
         return inf if self.estimate_us is None else 2.0 * self.estimate_us
 
+    def add(self, ratio: float) -> None:
+        """Add a pair; earlier ones are forgotten if it shows the host in another state."""
+        far = FAR * self.deviation
+        off = ratio - self.ratio if self.ratios else 0.0
+        self.ratios.append(ratio)
+        if min(off, self.off) > far or max(off, self.off) < -far:
+            self.ratios = deque([self.ratios[-2], ratio], maxlen=WINDOW)
+            off, self.since = 0.0, None
+        self.off = off
+        self.weigh()
+
     def weigh(self) -> None:
         """Compute the ratio and its standard error from all pairs."""
         if self.ratios:
-            self.ratio, self.error = trimmed_mean(self.ratios)
+            self.ratio, self.error, self.deviation = trimmed_mean(self.ratios)
 
 
 @dataclass(slots=True)
@@ -159,7 +184,7 @@ class _Pair:
     """Two blocks under way."""
 
     challenger: _Challenge
-    blocks: tuple[str, str]  # in the order in which they run
+    runs: tuple[str, ...]  # candidates in the order in which they run
     is_free: bool
     issued: int = 0
     waited: int = 0
@@ -195,9 +220,6 @@ class Contest:
             raise ValueError(f"loser_share is {loser_share}; choose more than 0 and at most 0.5")
         self._loser_share = loser_share
         self._random = random.Random(seed)
-        self._requests = 0
-        self._pairs = 0
-        self._lost = 0.0
         self._open(candidates, estimates_us)
 
     def _open(self, candidates: Sequence[str], estimates_us: Sequence[float] | None) -> None:
@@ -223,6 +245,8 @@ class Contest:
                 one.weigh()
         self._pair: _Pair | None = None
         self._rest = 0  # batches until the next challenger's block
+        self._requests = self._pairs = self._turns = 0
+        self._lost = 0.0
         self._is_decided = len(self._in) == 1
         self._watch = _Watch()
 
@@ -241,6 +265,11 @@ class Contest:
     def is_decided(self) -> bool:
         """True if one candidate is left, or the rest counts as equal: no more pairs are needed."""
         return self._is_decided
+
+    @property
+    def is_in_pair(self) -> bool:
+        """True while a pair is under way: in idle time, pause when it has ended."""
+        return self._pair is not None
 
     @property
     def left_interval(self) -> bool:
@@ -268,10 +297,10 @@ class Contest:
         if pair is not None and (pair.is_free and not free):
             pair = self._pair = None
         if pair is None and may_explore and not self._is_decided:
-            pair = self._begin(free=free)
+            pair = self._begin(slack_us, free=free)
         name = self._incumbent.name
-        if pair is not None and pair.issued < 2 * BLOCK:
-            name = pair.blocks[pair.issued // BLOCK]
+        if pair is not None and pair.issued < len(pair.runs):
+            name = pair.runs[pair.issued]
             pair.issued += 1
             if name != self._incumbent.name and not (
                 may_explore and (slack_us is None or pair.challenger.slow_us < slack_us)
@@ -288,25 +317,37 @@ class Contest:
     def _pay(self, name: str) -> None:
         self._requests += 1
         self._rest -= 1
-        self._in[name].requests += 1
+        one = self._in[name]
+        one.requests += 1
+        if one is not self._incumbent:
+            self._lost += max(exp(one.ratio) - 1.0, 0.0)
         if not self._is_decided:
             for one in self._in.values():
                 if not one.is_due:
                     one.debt -= LOSS
 
-    def _begin(self, *, free: bool) -> _Pair | None:
+    def _begin(self, slack_us: float | None, *, free: bool) -> _Pair | None:
         """The next pair; None if no challenger is due."""
         if self._rest > 0 and not free:
             return None
         due = [
-            one for one in self._in.values() if one is not self._incumbent and (free or one.is_due)
+            one
+            for one in self._in.values()
+            if one is not self._incumbent
+            and (free or one.is_due)
+            and (slack_us is None or one.slow_us < slack_us)
         ]
         if not due:
             return None
-        challenger = min(due, key=lambda one: (one.pairs >= LEAST_PAIRS, one.low, one.order))
+        challenger = min(due, key=lambda one: (one.turn, one.low, one.order))
+        self._turns += 1
+        challenger.turn = self._turns
         names = self._incumbent.name, challenger.name
-        blocks = names if self._random.random() < 0.5 else names[::-1]
-        self._pair = _Pair(challenger, blocks, free, taken_us={name: [] for name in names})
+        first, last = names if self._random.random() < 0.5 else names[::-1]
+        runs = (first,) * BLOCK + (last,) * BLOCK
+        if free:
+            runs += (self._incumbent.name,)  # a request that comes next finds it warm
+        self._pair = _Pair(challenger, runs, free, taken_us={name: [] for name in names})
         if not free:
             challenger.debt += challenger.cost
             share = EARLY_SHARE if self._pairs < EARLY_PAIRS else self._loser_share
@@ -330,17 +371,16 @@ class Contest:
             return
         one.runs += 1
         one.recent_us.append(run_us)
-        if one is not self._incumbent:
-            self._lost += max(exp(one.ratio) - 1.0, 0.0)
-        elif at is not None:
+        if one is self._incumbent and at is not None:
             self._watch.took(run_us, at, learns=not self._is_decided)
         pair = self._pair
         taken_us = pair.taken_us.get(candidate) if pair is not None else None
         if pair is None or taken_us is None:
             return
-        if pair.issued > BLOCK * pair.blocks.index(candidate) and len(taken_us) < BLOCK:
+        if candidate in pair.runs[: pair.issued] and len(taken_us) < BLOCK:
             taken_us.append(run_us)
-        if all(len(taken_us) == BLOCK for taken_us in pair.taken_us.values()):
+        is_complete = all(len(taken_us) == BLOCK for taken_us in pair.taken_us.values())
+        if is_complete and pair.issued == len(pair.runs):
             self._pair = None
             self._count(pair, at)
 
@@ -348,8 +388,7 @@ class Contest:
         """Add a complete pair, then change the incumbent and let slow candidates go."""
         one = pair.challenger
         block_us = [_block_us(pair.taken_us[name]) for name in (one.name, self._incumbent.name)]
-        one.ratios.append(log(block_us[0] / block_us[1]))
-        one.weigh()
+        one.add(log(block_us[0] / block_us[1]))
         one.pairs += 1
         self._pairs += 1
         one.since = at if one.since is None else one.since
@@ -378,7 +417,7 @@ class Contest:
 
     def _decide(self) -> None:
         others = [one for one in self._in.values() if one is not self._incumbent]
-        if all(one.pairs >= ENOUGH_PAIRS for one in others):
+        if all(one.pairs >= ENOUGH_PAIRS and one.has_span for one in others):
             simplest = min(
                 (one for one in others if one.ratio <= MARGIN / 2),
                 key=lambda one: one.order,
@@ -407,7 +446,7 @@ class Contest:
         if candidate == self._incumbent.name:
             others = [one for one in self._in.values() if one is not self._incumbent]
             self._change(min(others, key=lambda one: (one.ratio, one.order)))
-        if self._pair is not None and candidate in self._pair.blocks:
+        if self._pair is not None and candidate in self._pair.runs:
             self._pair = None
         del self._in[candidate]
         self._decide()
@@ -475,8 +514,8 @@ class _Watch:
             self.left_s = at - self.left_at
 
 
-def trimmed_mean(values: Sequence[float] | deque[float]) -> tuple[float, float]:
-    """Weighted trimmed mean and its standard error (Tukey and McLaughlin 1963), the newest last."""
+def trimmed_mean(values: Sequence[float] | deque[float]) -> tuple[float, float, float]:
+    """Weighted trimmed mean, its standard error (Tukey and McLaughlin 1963) and the deviation."""
     weights = _WEIGHTS[-len(values) :]
     ordered = sorted(zip(values, weights, strict=True))
     total = sum(weights)
@@ -495,7 +534,8 @@ def trimmed_mean(values: Sequence[float] | deque[float]) -> tuple[float, float]:
     squares = sum(weight * (min(max(value, least), most) - mean) ** 2 for value, weight in ordered)
     variance = (squares + SPREAD_PAIRS * SPREAD**2) / (total + SPREAD_PAIRS)
     effective = total**2 / sum(weight**2 for weight in weights)
-    return mean, sqrt(variance / effective) / (1.0 - 2.0 * TRIMMED)
+    error = sqrt(variance / effective) / (1.0 - 2.0 * TRIMMED)
+    return mean, error, sqrt(variance)
 
 
 def _block_us(taken_us: Sequence[float]) -> float:
@@ -505,5 +545,4 @@ def _block_us(taken_us: Sequence[float]) -> float:
 
 def _may_go(one: _Challenge) -> bool:
     """True if a candidate is slower beyond doubt, by pairs of more than one moment."""
-    spans = one.since is None or one.until is None or one.until - one.since >= LEAST_SPAN_S
-    return spans and one.pairs >= LEAST_PAIRS and one.low > MARGIN
+    return one.has_span and one.pairs >= LEAST_PAIRS and one.low > MARGIN

@@ -1,9 +1,10 @@
 """Seeded hosts: latencies that each candidate would have had for each request.
 
-    kind, seed ──> times of requests ──> state of the host at each ──> latency_us [request, candidate]
+    kind, seed ──> times of runs ──> state of the host at each ──> latency_us [run, candidate]
 
 All policies are replayed on the same latencies, so the best fixed candidate is known in hindsight.
-Times of requests follow a nominal pace: a slower choice does not delay the host's changes.
+Times of runs follow a nominal pace: a slower choice does not delay the host's changes. Between
+requests that lie apart there are runs on recorded inputs, which only idle time can use.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ REQUESTS = 3000
 SCREENING = 180
 """Runs of the registration, back to back, before the first request."""
 
+PAIR = 7
+"""Runs of a pair in idle time."""
+
 CORES_NS = np.array([30.0, 45.0, 70.0, 370.0])
 """Distance of two cores of the same virtual machine, as seen within minutes."""
 
@@ -29,8 +33,10 @@ Floats = NDArray[np.float64]
 class Host:
     """One host with its candidates and requests; the first candidate is the own sequential plan."""
 
-    latency_us: Floats  # [SCREENING + REQUESTS, candidate], without the cost of a change
+    screening_us: Floats  # [SCREENING, candidate], without the cost of a change
+    latency_us: Floats  # [run, candidate], without it, too
     at_s: Floats  # end of each run
+    is_request: NDArray[np.bool_]  # of each run; others are of idle time
     change: tuple[float, float]  # relative cost of the first and second run after a change
 
     @property
@@ -39,17 +45,21 @@ class Host:
 
 
 def host_of(kind: str, seed: int, requests: int = REQUESTS) -> Host:
-    """The host of a kind and a seed."""
+    """The host of a kind and a seed, until so many of its requests have been served."""
     random = np.random.default_rng([KINDS.index(kind), seed])
-    runs, count = SCREENING + requests, int(random.integers(2, 4))
+    count = int(random.integers(2, 4))
     base_us = _log_uniform(random, 500.0, 80_000.0)
     candidates_us = base_us * _ratios(random, count)
-    at_s = _times(random, runs, base_us)
+    at_s, is_request = _times(random, REQUESTS, base_us / 1e6)
+    runs = len(at_s)
     noise = _log_uniform(random, 0.01, 0.12) * random.standard_normal((runs, count))
     tails = (random.random((runs, count)) < 0.01) * random.exponential(0.3, (runs, count))
     logs = np.log(candidates_us) + noise + tails + CHANGES[kind](random, at_s, count)
     change = random.uniform(0.02, 0.30)
-    return Host(np.exp(logs), at_s, (change, change / 5))
+    latency_us = np.exp(logs)
+    served = slice(SCREENING, int(np.flatnonzero(is_request)[requests - 1]) + 1)
+    screening_us, change_cost = latency_us[:SCREENING], (change, change / 5)
+    return Host(screening_us, latency_us[served], at_s[served], is_request[served], change_cost)
 
 
 def _log_uniform(random: Generator, least: float, most: float) -> float:
@@ -70,14 +80,28 @@ def _ratios(random: Generator, count: int) -> Floats:
     return random.permutation(ratios)
 
 
-def _times(random: Generator, runs: int, base_us: float) -> Floats:
-    """End of each run; half of the hosts have requests back to back, the others have gaps."""
-    steps_s = np.full(runs, base_us / 1e6)
+def _times(random: Generator, requests: int, base_s: float) -> tuple[Floats, NDArray[np.bool_]]:
+    """End of each run, and whether it is a request's.
+
+    The first caller comes within 30 s of READY. Then half of the hosts have requests back to back,
+    the others have gaps. Each gap of twice a pair's time has a pair, the first one up to 200.
+    """
+    gaps_s = np.zeros(requests)
     if random.random() < 0.5:
-        gap_s = _log_uniform(random, 0.01, 2.0)
-        steps_s[SCREENING:] += random.exponential(gap_s, runs - SCREENING)
-    steps_s[SCREENING] += random.uniform(0.0, 30.0)  # READY, then the first caller
-    return np.cumsum(steps_s)
+        gaps_s += random.exponential(_log_uniform(random, 0.01, 2.0), requests)
+    gaps_s[0] = random.uniform(0.0, 30.0)
+    screening_s = base_s * np.arange(1, SCREENING + 1)
+    requests_s = screening_s[-1] + np.cumsum(gaps_s + base_s)
+    most = np.where(np.arange(requests) == 0, 200, 1)
+    pairs = np.minimum(gaps_s / (2 * PAIR * base_s), most).astype(int)
+    begins_s = np.repeat(requests_s - base_s - gaps_s, pairs)
+    places = np.arange(len(begins_s)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+    begins_s += places * np.repeat(gaps_s / np.maximum(pairs, 1), pairs)
+    idle_s = (begins_s[:, None] + base_s * np.arange(1, PAIR + 1)).ravel()
+    at_s = np.concatenate([screening_s, requests_s, idle_s])
+    order = np.argsort(at_s, kind="stable")
+    is_request = (order >= SCREENING) & (order < SCREENING + requests)
+    return at_s[order], is_request
 
 
 def _constant(random: Generator, at_s: Floats, count: int) -> Floats:
@@ -99,7 +123,8 @@ def _flap(random: Generator, at_s: Floats, count: int) -> Floats:
 
 def _drift(random: Generator, at_s: Floats, count: int) -> Floats:
     """A common random walk of 30 % over all requests, and one of 6 % of each candidate."""
-    steps = random.standard_normal((len(at_s), count + 1)) / np.sqrt(len(at_s))
+    steps_s = np.diff(at_s, prepend=0.0)[:, None]
+    steps = random.standard_normal((len(at_s), count + 1)) * np.sqrt(steps_s / at_s[-1])
     walks = np.cumsum(steps, axis=0)
     return np.asarray(0.3 * walks[:, :1] + 0.06 * walks[:, 1:])
 
@@ -110,7 +135,7 @@ def _bursts(random: Generator, at_s: Floats, count: int) -> Floats:
     They take 1 to 10 % of the time, and slow each candidate by its own power of the height.
     """
     share = random.uniform(0.01, 0.10)
-    lengths_s = np.minimum(0.01 * (1.0 + random.pareto(1.2, 4 * len(at_s))), 3.0)
+    lengths_s = np.minimum(0.01 * (1.0 + random.pareto(1.2, len(at_s))), 3.0)
     pauses_s = random.exponential(lengths_s.mean() * (1.0 / share - 1.0), len(lengths_s))
     starts_s = np.cumsum(pauses_s + lengths_s) - lengths_s
     heights = np.log1p(np.minimum(random.pareto(1.3, len(lengths_s)), 7.0))
@@ -123,9 +148,10 @@ def _bursts(random: Generator, at_s: Floats, count: int) -> Floats:
 def _day(random: Generator, at_s: Floats, count: int) -> Floats:
     """A slow sinusoid moves all candidates, and each by itself, so that their order changes."""
     periods = random.uniform(0.5, 2.0)
-    phase = 2 * np.pi * (periods * np.arange(len(at_s)) / len(at_s) + random.random(1))
+    phase = 2 * np.pi * (periods * at_s / at_s[-1] + random.random())
     common = random.uniform(0.0, 0.2) * np.sin(phase)
-    own = random.uniform(0.02, 0.12, count) * np.sin(phase[:, None] + random.uniform(0, 6.28, count))
+    shifts = random.uniform(0.0, 2 * np.pi, count)
+    own = random.uniform(0.02, 0.12, count) * np.sin(phase[:, None] + shifts)
     return np.asarray(common[:, None] + own)
 
 

@@ -70,6 +70,8 @@ class PlanContest:
         self.schedule = schedule
         self.inputs: bytes | None = None
         """Slot of the first batch; None: there was none, or it is too large."""
+        self.takes_zeros = True
+        """False: the model refuses them."""
         self._events = events
         self._memory = memory
         self._loser_share = loser_share
@@ -88,8 +90,28 @@ class PlanContest:
         return not self._contest.is_decided
 
     @property
+    def is_in_pair(self) -> bool:
+        """Whether a pair is under way."""
+        return self._contest.is_in_pair
+
+    @property
     def wants_inputs(self) -> bool:
-        return self.inputs is None and self.is_open
+        return self.inputs is None and self.is_open and self._can_be_recorded
+
+    @property
+    def can_be_tried(self) -> bool:
+        """Whether there are inputs for idle time, or zeros do."""
+        return self._can_be_recorded and (self.takes_zeros or self.inputs is not None)
+
+    @property
+    def _can_be_recorded(self) -> bool:
+        """Whether batches are small enough, and their slots hold all of them."""
+        layout = self._ready[self._contest.incumbent].layout
+        return not layout.has_heap and layout.size_bytes <= MOST_INPUT_BYTES
+
+    def slot(self) -> bytes:
+        """Slot of a batch: that of the first one, or zeros before it."""
+        return self.inputs or bytes(self._ready[self._contest.incumbent].layout.size_bytes)
 
     @property
     def size_bytes(self) -> int:

@@ -42,7 +42,7 @@ from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.lengths import Lengths, ManyRows, NoRows, Request, elements_of
 from braid.server.inference.other_shapes import OtherShapes
 from braid.server.inference.padding_check import PaddingCheck
-from braid.server.inference.plan_contest import MOST_INPUT_BYTES, ContestEvents, PlanContest
+from braid.server.inference.plan_contest import ContestEvents, PlanContest
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
 from braid.server.store.interface import Interface, reshapes
 from braid.server.store.records import ModelVersion, SeenLengths
@@ -479,7 +479,7 @@ class ModelReplica:
     def record(self, shape_class: ShapeClass, batch_size: int, slot: memoryview) -> None:
         """Keep the slot of a batch for pairs in idle time, if a contest lacks one."""
         contest = self._contests.get((shape_class, batch_size))
-        if contest is not None and contest.wants_inputs and slot.nbytes <= MOST_INPUT_BYTES:
+        if contest is not None and contest.wants_inputs:
             contest.inputs = bytes(slot)
 
     async def follow_policy(self) -> None:

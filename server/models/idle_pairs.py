@@ -1,7 +1,9 @@
 """Pairs of open contests in idle time, on the inputs of a batch that was answered before.
 
-replicas ──open contest with inputs──> quiet ──runs, one by one──> PlanContest.took
-                                                  └─ a request came ──> give way
+replicas ──open contest──> quiet ──pair by pair, run by run──> PlanContest.took
+                                          └─ a request came ──> give way
+
+Before the first batch inputs are zeros.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from time import monotonic
 
-from braid.core.contest import BLOCK
-from braid.core.errors import BraidError
+from braid.core.errors import BraidError, Unavailable
 from braid.server.inference.plan_contest import PlanContest
 from braid.server.inference.replica import ModelReplica
 
@@ -53,27 +55,38 @@ class IdlePairs:
             await self.look()
 
     async def look(self) -> None:
-        """Run a pair of each open contest, unless requests come."""
-        for replica in self._replicas():
-            for _, _, contest in replica.contests:
-                if contest.is_open and contest.inputs is not None:
-                    await self._quiet()
-                    try:
-                        await self._pair(replica, contest, contest.inputs)
-                    except BraidError as error:  # the worker restarts
-                        facts = {"model": replica.name, "reason": str(error)}
-                        log.info("no pair in idle time", extra=facts)
+        """Run pairs of open contests by turns, half of the time, until requests come."""
+        if not self._open():
+            return
+        await self._quiet()
+        while not self._is_busy() and (contests := self._open()):
+            began = monotonic()
+            for replica, contest in contests:
+                try:
+                    await self._pair(replica, contest)
+                except Unavailable:  # the worker restarts
+                    return
+                except BraidError as error:
+                    contest.takes_zeros, contest.inputs = False, None
+                    facts = {"model": replica.name, "reason": str(error)}
+                    log.info("no pairs in idle time until other inputs come", extra=facts)
+            await self._sleep(monotonic() - began)
 
-    async def _pair(self, replica: ModelReplica, contest: PlanContest, inputs: bytes) -> None:
-        arena = replica.device.arena
+    def _open(self) -> list[tuple[ModelReplica, PlanContest]]:
+        return [
+            (replica, contest)
+            for replica in self._replicas()
+            for _, _, contest in replica.contests
+            if contest.is_open and contest.can_be_tried
+        ]
+
+    async def _pair(self, replica: ModelReplica, contest: PlanContest) -> None:
+        arena, inputs = replica.device.arena, contest.slot()
         offset = arena.allocate(len(inputs))
         if offset is None:
             return
         try:
-            for _ in range(2 * BLOCK):
-                await self._sleep(PAUSE_S)
-                if self._is_busy() or not contest.is_open:
-                    return
+            while not self._is_busy() and contest.is_open:
                 arena.view[offset : offset + len(inputs)] = inputs
                 ready = contest.next(may_explore=True, free=True)
                 replica.begin_use(ready)
@@ -82,5 +95,8 @@ class IdlePairs:
                 finally:
                     replica.end_use(ready)
                 contest.took(ready, done.compute_us, is_request=False)
+                await self._sleep(PAUSE_S)
+                if not contest.is_in_pair:
+                    return
         finally:
             arena.release(offset)

@@ -61,7 +61,8 @@ class Service:
 
     def _executable(self, name: str) -> Executable:
         self.made[len(self.made)] = name
-        whole = SimpleNamespace(number=len(self.made) - 1, size_bytes=SIZE_BYTES)
+        layout = SimpleNamespace(has_heap=False, size_bytes=4)
+        whole = SimpleNamespace(number=len(self.made) - 1, size_bytes=SIZE_BYTES, layout=layout)
         return cast(Executable, whole)
 
     async def _prepare(self, led: Schedule) -> Executable:
@@ -197,11 +198,11 @@ class Arena:
 
 async def test_idle_time_supplies_pairs_and_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     service = await Service(monkeypatch, schedule()).open()
-    ran, arena = list[str](), Arena()
+    ran, arena = list[tuple[str, bytes]](), Arena()
+    most = 2 * BLOCK + 1  # runs until a request comes
 
     async def run(ready: Executable, offset: int) -> Any:
-        assert bytes(arena.view[:4]) == b"rows"
-        ran.append(service.made[ready.number])
+        ran.append((service.made[ready.number], bytes(arena.view[:4])))
         return SimpleNamespace(compute_us=100)
 
     replica: Any = SimpleNamespace(
@@ -211,16 +212,16 @@ async def test_idle_time_supplies_pairs_and_gives_way(monkeypatch: pytest.Monkey
         begin_use=lambda ready: None,
         end_use=lambda ready: None,
     )
-    is_busy = False
-    pairs = IdlePairs(lambda: [replica], a_moment, lambda: is_busy, lambda _: a_moment())
+    pairs = IdlePairs(lambda: [replica], a_moment, lambda: len(ran) >= most, lambda _: a_moment())
 
     await pairs.look()
-    assert not ran, "no request has shown its inputs"
-    service.contest.inputs = b"rows"
+    assert len(ran) == most
+    assert len({name for name, _ in ran}) == 2
+    assert {inputs for _, inputs in ran} == {bytes(4)}, "no request has shown its inputs"
     await pairs.look()
-    assert len(ran) == 2 * BLOCK
-    assert len({*ran}) == 2
+    assert len(ran) == most, "requests run"
+    service.contest.inputs, most = b"rows", 100
+    await pairs.look()
+    assert {inputs for _, inputs in ran[-50:]} == {b"rows"}
+    assert len({name for name, _ in ran}) == 3
     assert sum(service.contest.runs.values()) == 0, "requests did not wait for these"
-    is_busy = True
-    await pairs.look()
-    assert len(ran) == 2 * BLOCK
