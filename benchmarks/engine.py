@@ -158,7 +158,7 @@ def _planned(network: str, batch: int, artefact: Path, args: argparse.Namespace)
     searched = kept(folder)
     if searched is None:
         options = PlannerSettings.for_serving(args.planner)
-        search = partial(find_plans, precision=_computed_in(args), state=args.state)
+        search = partial(find_plans, precision=_computed_in(args))
         searched = asyncio.run(search(artefact, batch, args.threads, folder, options))
         keep(searched, folder)
     return searched

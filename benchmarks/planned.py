@@ -11,22 +11,18 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
-from benchmarks.states import LOOK_S
 from braid.compiler.cache import Cache
 from braid.compiler.choose_plan import PlanChoice, choose_plan
-from braid.compiler.device import DeviceInState
 from braid.compiler.imported_model import read_imported
 from braid.compiler.options import ModelOptions
 from braid.compiler.planner import PlannerProcess
 from braid.compiler.result_files import ResultFiles
 from braid.compiler.search import FoundPlans, search_plans
 from braid.compiler.work import CompileOptions, Work
-from braid.core.errors import DeviceChanged
 from braid.core.plan import StreamPlan, plan_to_json
 from braid.core.precision import FP32
 from braid.engine.importer.host.launch import import_model
@@ -73,7 +69,6 @@ class SearchedPlans:
     refused: dict[str, str]  # plans that may not serve, and why
     scheduling: Scheduling
     choices: Mapping[str, str]  # kernel signature -> variant, where it is not the usual one
-    doubt: str = ""  # why it serves for the time being only; empty: it was decided
 
 
 async def imported(model: Path, artefact: Path) -> Path:
@@ -96,23 +91,20 @@ async def find_plans(
     options: PlannerSettings,
     *,
     precision: str = FP32,
-    state: str = "",
 ) -> SearchedPlans:
     """Plan one network at one batch size as ``plans_on`` does, on the CPU.
 
-    What is measured is kept beside ``folder``. After a change of the state it begins again with
-    that, once the ``state`` is back.
+    What is measured is kept beside ``folder``.
     """
     device, results = cpu_device(threads), ResultFiles(folder.parent / "store")
     try:
         await device.start()
         async with device.keeping(read_report(artefact).sha256):
-            wanted = partial(plans_on, results=results, precision=precision, state=state)
-            while True:
-                try:
-                    return await wanted(device, artefact, batch, folder, options)
-                except DeviceChanged:
-                    await asyncio.sleep(LOOK_S)
+            return await plans_on(
+                *(device, artefact, batch, folder, options),
+                results=results,
+                precision=precision,
+            )
     finally:
         await device.close()
 
@@ -127,7 +119,6 @@ async def plans_on(
     results: ResultFiles,
     others: bool = True,
     precision: str = FP32,
-    state: str = "",
 ) -> SearchedPlans:
     """Find and compare all candidates for one network at one batch size.
 
@@ -140,21 +131,16 @@ async def plans_on(
         results: for what is measured of kernels and stages.
         others: whether other runtimes take part in the comparison.
         precision: in which the plans compute.
-        state: of the device, in which everything is measured; empty: in any.
-
-    Raises:
-        DeviceChanged: the device is in another state.
     """
     digest = read_report(artefact).sha256
     await device.load(digest, artefact)
     asked = ModelOptions((batch,), options, precision=precision)
     imported = await asyncio.to_thread(read_imported, digest, asked, artefact)
-    name = state or (await device.find_state()).name
-    timed = TimedDevice(device, state or None)
-    cache = Cache(results, asyncio.to_thread, device.device_key).in_state(name)
+    timed = TimedDevice(device)
+    cache = Cache(results, asyncio.to_thread, device.device_key)
     how = CompileOptions(PlannerProcess(8 * _GIB, 1800.0), TOLERANCE)
     left_out = {} if others else dict.fromkeys(device.runtimes, "it is not asked for")
-    work = Work(imported, timed, batch, how, cache, lambda _: None, name, left_out=left_out)
+    work = Work(imported, timed, batch, how, cache, lambda _: None, left_out=left_out)
     began = monotonic()
     found = await search_plans(work)
     request = ComparePlans(found.kernels.program, (found.to_compare,))
@@ -173,17 +159,21 @@ async def plans_on(
 _KERNELS, _CONTEST = "kernels", "contest"
 
 
-class TimedDevice(DeviceInState):
+class TimedDevice:
     """A device that keeps count of the seconds that requests take, by what they are for."""
 
-    def __init__(self, device: Device, state: str | None) -> None:
-        super().__init__(device, state)
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.name, self.device_key = device.name, device.device_key
+        self.precisions, self.runtimes = device.precisions, device.runtimes
+        self.software, self.searches = device.software, device.searches
+        self.find_state = device.find_state
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         began = monotonic()
         try:
-            return await super().ask(request, on_progress)
+            return await self._device.ask(request, on_progress)
         finally:
             self.seconds[_purpose(request)] += monotonic() - began
 
@@ -218,7 +208,6 @@ def _searched(
         },
         scheduling=scheduling,
         choices=dict(found.kernels.program.choices),
-        doubt=choice.doubt or found.doubt,
     )
 
 

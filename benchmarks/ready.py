@@ -58,9 +58,6 @@ SUBJECTS = {
     )
 }
 
-SETTLED_S, LOOK_S = 60.0, 1.0
-"""Seconds after READY in which a provisional schedule may be made again, and between two looks."""
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -78,7 +75,6 @@ class Timeline:
     steps: tuple[Step, ...]
     serves_s: float  # when the sequential plan answers
     ready_s: float
-    settled_s: float  # when no schedule is provisional; infinite: some were to the end
     outcome: str
     plans: Mapping[int, str]  # planner that serves, by batch size
     speedups: Mapping[int, float | None]  # over the sequential plan, by batch size
@@ -112,18 +108,11 @@ def register(client: Client, subject: Subject, path: Path) -> Timeline:
         ):
             serves_s = now_s
     ready_s = time.monotonic() - began
-    settled_s, schedules = ready_s, client.model(subject.name).schedules
-    while any(plan.provisional for plan in schedules):
-        if (settled_s := time.monotonic() - began) > ready_s + SETTLED_S:
-            settled_s = float("inf")
-            break
-        time.sleep(LOOK_S)
-        schedules = client.model(subject.name).schedules
+    schedules = client.model(subject.name).schedules
     return Timeline(
         tuple(steps),
         serves_s,
         ready_s,
-        settled_s,
         f"{job.state.value} {job.message}".strip(),
         {plan.batch_size: plan.planner for plan in schedules},
         {plan.batch_size: plan.speedup for plan in schedules},
@@ -152,12 +141,11 @@ def report(subject: Subject, timelines: Sequence[Timeline]) -> None:
     """Print the median timeline of one model, and its totals."""
     ready_s = median(timeline.ready_s for timeline in timelines)
     serves_s = median(timeline.serves_s for timeline in timelines)
-    settled_s = median(timeline.settled_s for timeline in timelines)
     print(
         f"\n{subject.name}, batch {subject.batch_sizes}: serves after {serves_s:.2f} s, ready after"
         f" {ready_s:.2f} s ({min(t.ready_s for t in timelines):.2f} to"
         f" {max(t.ready_s for t in timelines):.2f} in {len(timelines)};"
-        f" wanted {subject.wanted_s:g}), nothing provisional after {settled_s:.2f} s"
+        f" wanted {subject.wanted_s:g})"
     )
     for timeline in timelines:
         print(f"  {timeline.outcome}  {timeline.plans}  {timeline.speedups}")
@@ -180,19 +168,8 @@ def files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
 
 def compare(one: Sequence[Timeline], other: Sequence[Timeline]) -> str:
     """What one checkout takes over what the other one takes, by medians."""
-    parts = []
-    for what, seconds_of in (("ready", _ready_s), ("nothing provisional", _settled_s)):
-        ratio = median(map(seconds_of, one)) / median(map(seconds_of, other))
-        parts.append(f"{what} after {ratio:.2f} of the other checkout's time")
-    return ", ".join(parts)
-
-
-def _ready_s(timeline: Timeline) -> float:
-    return timeline.ready_s
-
-
-def _settled_s(timeline: Timeline) -> float:
-    return timeline.settled_s
+    one_s, other_s = (median(each.ready_s for each in timelines) for timelines in (one, other))
+    return f"ready after {one_s / other_s:.2f} of the other checkout's time"
 
 
 def run(args: argparse.Namespace) -> int:

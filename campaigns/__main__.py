@@ -21,6 +21,7 @@ from tests.child_processes import kill_children_at_exit
 CAMPAIGNS: Mapping[str, tuple[str, Sequence[str]]] = {
     "attack": ("campaigns.attack", ("seed", "minutes")),
     "chaos": ("campaigns.chaos.campaign", ("seed", "minutes")),
+    "contest": ("campaigns.contest.campaign", ("seed",)),
     "exact": ("campaigns.exact.campaign", ("seed",)),
     "fuzz": ("campaigns.fuzz.campaign", ("seed", "minutes")),
     "mixed": ("campaigns.mixed", ("seed",)),

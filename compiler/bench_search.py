@@ -38,7 +38,6 @@ class BenchSearch:
         # What was measured and is not kept yet; an error ends the search, None the keeping.
         self._batches: asyncio.Queue[Mapping[str, StageLatency] | Exception | None]
         self.measured = 0
-        self.disturbed = 0  # of the measured ones
         self.learned = 0  # of the measured ones, those whose latency was not cached before
         self.reused = 0
 
@@ -81,7 +80,6 @@ class BenchSearch:
     def _heard(self, progress: SearchProgress) -> None:
         """Take what the bench tells; runs where messages are received, so it raises nothing."""
         self.measured += len(progress.measured_s)
-        self.disturbed += progress.disturbed
         self.learned += progress.learned
         self.reused += progress.reused
         self._batches.put_nowait(progress.latencies)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ParamSpec, Protocol, TypeVar
 
-from braid.core.device_state import key_in_state
 from braid.core.measurement import StageLatency
 from braid.core.quantisation import Quantisation
 from braid.core.schedule import Schedule, ScheduleKey
@@ -48,11 +47,6 @@ class Cache:
         self._device_key = device_key
         self._keys = keys
         self._latencies_us: dict[str, float] | None = None
-
-    def in_state(self, state: str) -> Cache:
-        """The same, with the measurements of the device in the state of a name."""
-        key = key_in_state(self._device_key, state)
-        return Cache(self._results, self._call, key, self._keys)
 
     async def all_latencies(self) -> Mapping[str, float]:
         """Latencies in microseconds of all that was measured on the device, by signature.

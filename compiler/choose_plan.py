@@ -1,19 +1,14 @@
-"""Which plan of a model serves, by measurements of all plans in the same turns.
+"""Which plan of a model serves first, and which others service chooses from (scheduler/contest.py).
 
     measurements ──wrong, failing?──> refused       a single planner: its plan, unless refused
-        └─ fastest of those faster than sequential without doubt    the portfolio: the winner,
-                                                                    the simpler one if it is a draw
+        └─ best estimate; the simpler one in a draw     the portfolio: also the next best two
 
-Two that ran in the same turns are compared turn by turn (core/sign_test.py). A
-plan serves in place of the sequential one only if the interval of its speed-up lies above 1; a plan
-that runs its units one after the other is the sequential one, whatever their order
+Plans are compared turn by turn, and the median of the ratios is the estimate; none has a privilege.
+A plan that runs its units one after the other is the sequential one, whatever their order
 (docs/decisions/0030-one-definition-of-speed.md). In a precision other than FP32 the sequential plan
 may be refused like any other; then the model goes on in FP32. Where it errs too much in FP32 (of an
 ill-conditioned model rounding moves the outputs), it gives way to any that does not, and those that
 err no more than it does may serve.
-
-By measurements in doubt (``PlanMeasurement.doubt``) a plan serves for the time being of which even
-the slowest run took less than the fastest one of the sequential plan; otherwise that one serves.
 """
 
 from __future__ import annotations
@@ -21,25 +16,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
-from braid.core.measurement import PlanMeasurement, Speed, speed_text
+from braid.core.margins import CANDIDATE_RATIO, DRAW
+from braid.core.measurement import PlanMeasurement, speed_text
 from braid.core.plan import StreamPlan, runs_in_sequence, sequential_plan
 from braid.core.precision import FP32
 from braid.core.schedule import SEQUENTIAL, Contender
-from braid.core.sign_test import sign_test_interval, speed_beside
+from braid.core.sign_test import sign_test_interval
 from braid.scheduler.planners import Planned
-
-LEAST_GAIN = 0.005
-"""Relative gain that a plan must have over a simpler one."""
-
-LEAST_RUNS = 3
-"""Runs of a plan and of the sequential one, by which in doubt the plan may be faster."""
 
 _MOST_WAITS = float(1 << 32)
 
-NOISE_MARGIN = 0.01
-"""Relative difference of two medians of the same plan, for plans without turns in common."""
+
+MOST_CANDIDATES, MOST_OWN = 3, 2
+"""Candidates that service chooses from, and those of them that are Braid's own plans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +83,7 @@ class PlanChoice:
     chosen: int  # the contender that the schedule is about
     fallback: int  # its plan, or the one that runs if another runtime cannot
     reason: str = ""  # why the sequential plan serves instead; empty if the chosen one does
-    doubt: str = ""  # why it serves for the time being only; empty: it was decided
+    others: tuple[int, ...] = ()  # that service chooses from beside the chosen one, best first
 
 
 def choose_plan(
@@ -103,7 +95,7 @@ def choose_plan(
     precision: str = FP32,
     on_chosen_kernels: bool = False,
 ) -> PlanChoice:
-    """Choose the contender that serves.
+    """Choose the contender that serves first.
 
     Args:
         measurements: of the plans, in the same order.
@@ -114,50 +106,82 @@ def choose_plan(
             is sequential, in FP32, on the usual ones.
     """
     contenders = contenders_of(plans, measurements, tolerance, is_exact=precision == FP32)
-    doubt = measurements[0].doubt
     if precision != FP32 and contenders[0].remark:
-        return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision), doubt)
-    fit = fit_to_serve(contenders, measurements)
+        return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision))
+    fit, speeds = fit_to_serve(contenders, measurements), speeds_of(measurements)
+    simple = plans.complexities
     if not choose:
         last = len(contenders) - 1  # sequential itself, if that is what the planner found
-        gains = not last or (last in fit if doubt else _gains(contenders[last].speed))
-        reason = _refusal(contenders[last], doubt, gains=gains)
+        gains = last in fit and best_of(simple, speeds, sorted({0, last})) == last
+        reason = _refusal(contenders[last], gains=gains)
         is_better = precision != FP32 or (on_chosen_kernels and not contenders[0].remark)
         if reason and is_better:  # the sequential plan is right, and better than what serves
-            return PlanChoice(contenders, 0, 0, doubt=doubt)
-        return PlanChoice(contenders, last, last, reason, doubt)
+            return PlanChoice(contenders, 0, 0)
+        return PlanChoice(contenders, last, last, reason)
     if contenders[0].remark:
         within = [i for i in fit if (contenders[i].max_rel_error or 0.0) <= tolerance]
         fit = within or fit
-    simple = plans.complexities
-    chosen = best_of(simple, contenders, measurements, fit)
-    own = [index for index in fit if index < len(plans.planned) and simple[index] < math.inf]
-    fallback = best_of(simple, contenders, measurements, own or [0])
+    chosen = best_of(simple, speeds, fit)
+    fallback = _best_own(plans, speeds, fit)
     if chosen < len(plans.planned):
         fallback = chosen
-    return PlanChoice(contenders, chosen, fallback, doubt=doubt)
+    return PlanChoice(contenders, chosen, fallback, others=others_of(plans, speeds, fit, chosen))
 
 
 def fit_to_serve(
     contenders: Sequence[Contender], measurements: Sequence[PlanMeasurement]
 ) -> list[int]:
-    """Indices of the baseline, and of the others that are right and stayed to the end.
+    """Indices of the contenders that are right and stayed to the end; the baseline if none is.
 
-    In doubt those of all that are right and faster than the baseline in every run; the baseline if
-    none is.
+    Ratios of fewer turns are of another machine than those of all.
     """
-    if measurements[0].doubt:
-        return [
-            index
-            for index, contender in enumerate(contenders)
-            if not contender.remark and _always_took_less(measurements[index], measurements[0])
-        ] or [0]
     turns = [len(measurement.ratios) for measurement in measurements]
     return [
         index
         for index, contender in enumerate(contenders)
-        if index == 0 or (not contender.remark and turns[index] == max(turns))
-    ]
+        if not contender.remark and contender.latency_us and turns[index] == max(turns)
+    ] or [0]
+
+
+def speeds_of(measurements: Sequence[PlanMeasurement]) -> list[float]:
+    """Estimated speeds beside the baseline: medians over turns; 0 of what was not measured."""
+    return [median(one.ratios) if one.ratios else 0.0 for one in measurements]
+
+
+def best_of(complexities: Sequence[Any], speeds: Sequence[float], fit: Sequence[int]) -> int:
+    """Index of the fastest contender; in a draw, of the simplest.
+
+    Args:
+        complexities: of all contenders; of two that draw, the one with the lesser serves.
+        speeds: of all, by turns beside the baseline.
+        fit: indices of those that may serve.
+    """
+    best = max(speeds[index] for index in fit)
+    draws = [index for index in fit if speeds[index] * (1.0 + DRAW) >= best]
+    return min(draws, key=lambda index: (complexities[index], -speeds[index]))
+
+
+def others_of(
+    plans: ComparedPlans, speeds: Sequence[float], fit: Sequence[int], chosen: int
+) -> tuple[int, ...]:
+    """Indices of contenders that service chooses from beside the chosen one, the best one first.
+
+    Of Braid's own plans there are ``MOST_OWN`` at most, so that other runtimes take part.
+    """
+    least, taken = max(speeds[index] for index in fit) / CANDIDATE_RATIO, [chosen]
+    for index in sorted(fit, key=lambda index: -speeds[index]):
+        own = sum(at < len(plans.planned) for at in (*taken, index))
+        is_near = speeds[index] >= least and index not in taken
+        if is_near and own <= MOST_OWN and len(taken) < MOST_CANDIDATES:
+            taken.append(index)
+    return tuple(taken[1:])
+
+
+def _best_own(plans: ComparedPlans, speeds: Sequence[float], fit: Sequence[int]) -> int:
+    """Index of the plan that runs where another runtime cannot."""
+    simple = plans.complexities
+    own = [index for index in fit if index < len(plans.planned) and simple[index] < math.inf]
+    return best_of(simple, speeds, own or [0])
 
 
 def contenders_of(
@@ -233,68 +257,16 @@ def _too_coarse(sequential: Contender, precision: str) -> str:
     )
 
 
-def _refusal(asked: Contender, doubt: str, *, gains: bool) -> str:
+def _refusal(asked: Contender, *, gains: bool) -> str:
     """Reason why the plan of the only planner may not serve; empty if it may."""
-    if asked.remark or gains:
-        return _refusal_of_errors(asked)
-    if doubt:
-        return f"the sequential plan goes on serving: nothing is decided yet, {doubt}"
+    if asked.remark:
+        return f"the sequential plan goes on serving: {asked.remark}"
+    if gains:
+        return ""
     return (
-        "the sequential plan goes on serving: the schedule is not faster without doubt, its "
-        f"speed-up over sequential is {speed_text(asked.speed, 'not known')}"
+        "the sequential plan goes on serving: the schedule is not faster, its speed-up over "
+        f"sequential is {speed_text(asked.speed, 'not known')}"
     )
-
-
-def _refusal_of_errors(contender: Contender) -> str:
-    """Reason why a failing or wrong plan may not serve; empty if the plan is right."""
-    return contender.remark and f"the sequential plan goes on serving: {contender.remark}"
-
-
-def best_of(
-    complexities: Sequence[Any],
-    contenders: Sequence[Contender],
-    measurements: Sequence[PlanMeasurement],
-    fit: Sequence[int],
-) -> int:
-    """Index of the fastest contender that gains over sequential; in a draw, of the simplest.
-
-    Args:
-        complexities: of all contenders; of two that draw, the one with the lesser serves.
-        contenders: the sequential plan first.
-        measurements: in the same order.
-        fit: indices of those that may serve.
-    """
-    if 0 not in fit:
-        return min(fit, key=lambda index: contenders[index].latency_us or math.inf)
-    faster = [index for index in fit if index == 0 or _gains(contenders[index].speed)]
-    fastest = min(faster[1:] or faster, key=lambda index: by_speed(contenders[index]))
-    as_fast = [i for i in faster[1:] if not _is_faster(measurements[fastest], measurements[i])] or [
-        fastest
-    ]
-    return min(as_fast, key=lambda index: (complexities[index], *by_speed(contenders[index])))
-
-
-def by_speed(contender: Contender) -> tuple[float, float]:
-    """Sorts the fastest first: by turns beside the sequential plan, then by the median."""
-    return -(contender.speedup or 0.0), contender.latency_us or math.inf
-
-
-def _gains(speed: Speed | None) -> bool:
-    """True if the whole interval of a speed is above 1, and its median by ``LEAST_GAIN``."""
-    return speed is not None and speed.is_faster and speed.median > 1.0 + LEAST_GAIN
-
-
-def _is_faster(one: PlanMeasurement, other: PlanMeasurement) -> bool:
-    """True if ``one`` is the faster, by the turns that both ran in, else by their medians."""
-    if one.turns_us and len(one.turns_us) == len(other.turns_us):
-        return _gains(speed_beside(one.turns_us, other.turns_us))
-    return (other.latency_us or math.inf) > (one.latency_us or math.inf) * (1.0 + NOISE_MARGIN)
-
-
-def _always_took_less(one: PlanMeasurement, other: PlanMeasurement) -> bool:
-    """True if the slowest run of ``one`` took less than the fastest one of ``other``."""
-    enough = min(one.runs, other.runs) >= LEAST_RUNS
-    return enough and max(one.range_us, default=math.inf) < min(other.range_us, default=0.0)
 
 
 def _waits(plan: StreamPlan) -> float:

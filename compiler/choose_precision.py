@@ -4,8 +4,9 @@
     bf16   sequential, plans, runtimes ──held to the accepted error────┴─> the fastest that is right
 
 All are compared with the sequential plan in FP32, which always may serve. A narrower precision has
-to be faster without doubt: in a draw the wider one serves. A precision whose own sequential plan
-errs too much takes no part, with no runtime either: where that cannot run, the plan would have to.
+to be faster by ``PRECISION_GAIN``: it errs more. A precision whose own sequential plan errs too
+much takes no part, with no runtime either: where that cannot run, the plan would have to.
+Candidates that service chooses from are of the chosen precision.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from braid.compiler.choose_plan import (
     ComparedPlans,
     PlanChoice,
     best_of,
-    by_speed,
     contenders_of,
     fit_to_serve,
+    others_of,
+    speeds_of,
 )
+from braid.core.margins import PRECISION_GAIN
 from braid.core.measurement import PlanMeasurement
 from braid.core.schedule import Contender
 
@@ -53,17 +56,30 @@ def choose_precision(
     ]
     contenders: list[Contender] = [contender for part in parts for contender in part]
     refused = {index for span in spans[1:] if contenders[span.start].remark for index in span}
-    fit = [index for index in fit_to_serve(contenders, measurements) if index not in refused]
-    simple = [
-        (rank, complexity) for rank, field in enumerate(fields) for complexity in field.complexities
-    ]
-    chosen = best_of(simple, contenders, measurements, fit or [0])
-    rank = next(rank for rank, span in enumerate(spans) if chosen in span)
-    fallback = chosen
-    if chosen - spans[rank].start >= len(fields[rank].planned):
-        fallback = _fastest_own(fields[rank], spans[rank], contenders, fit)
-    choice = PlanChoice(tuple(contenders), chosen, fallback, doubt=measurements[0].doubt)
-    return PrecisionChoice(choice, rank, fallback - spans[rank].start)
+    fit = [index for index in fit_to_serve(contenders, measurements) if index not in refused] or [0]
+    speeds = speeds_of(measurements)
+    simple = [complexity for field in fields for complexity in field.complexities]
+    rank, chosen = 0, -1
+    for at, span in enumerate(spans):
+        if own := [index for index in fit if index in span]:
+            best = best_of(simple, speeds, own)
+            if chosen < 0 or speeds[best] * (1.0 - PRECISION_GAIN) > speeds[chosen]:
+                rank, chosen = at, best
+    span, field = spans[rank], fields[rank]
+    own = [index for index in fit if index in span]
+    plans = own if chosen - span.start >= len(field.planned) else [chosen]
+    planned = zip(span, field.planned, strict=False)
+    single = {at for at, planned_ in planned if not planned_.plan.parts or at == chosen}
+    fallback = max(
+        (index for index in plans if index in single),
+        key=lambda index: speeds[index],
+        default=span.start,
+    )
+    in_span = [index - span.start for index in own]
+    beside = others_of(field, speeds[span.start : span.stop], in_span, chosen - span.start)
+    others = tuple(span.start + index for index in beside)
+    choice = PlanChoice(tuple(contenders), chosen, fallback, others=others)
+    return PrecisionChoice(choice, rank, fallback - span.start)
 
 
 def _spans(fields: Sequence[ComparedPlans]) -> Iterator[range]:
@@ -73,12 +89,3 @@ def _spans(fields: Sequence[ComparedPlans]) -> Iterator[range]:
         following = first + len(field.planned) + len(field.runtimes)
         yield range(first, following)
         first = following
-
-
-def _fastest_own(
-    field: ComparedPlans, span: range, contenders: Sequence[Contender], fit: Sequence[int]
-) -> int:
-    """Index of the fastest plan of a precision; of its sequential plan, if no other is fit."""
-    own = [at for at, planned in zip(span, field.planned, strict=False) if not planned.plan.parts]
-    planned = [index for index in fit if index in own]
-    return min(planned, key=lambda index: by_speed(contenders[index]), default=span.start)

@@ -3,25 +3,20 @@
 one precision   FoundPlans ───────────────compare──> choose_plan ───────┐
 auto            FoundPlans, FoundPlans ...compare──> choose_precision ──┴─> schedule
 
-Everything that is measured belongs to one state of the device (core/device_state.py). Where that
-changes, the compilation goes on in the other one, and once the first is back, from where it was;
-the one that comes to its end first gives the schedule. Where other processes had the cores, or no
-state stayed, the schedule is provisional: it is to be made again.
+The comparison screens: which of the candidates serves for good is decided by requests.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from math import inf
 
 from braid.compiler.cache import Cache
 from braid.compiler.choose_plan import PlanChoice, choose_plan
 from braid.compiler.choose_precision import PrecisionChoice, choose_precision
-from braid.compiler.device import Device, DeviceInState
+from braid.compiler.device import Device
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.quantisations import with_quantisation
 from braid.compiler.report import Comparing, Report, Retrying
@@ -35,37 +30,28 @@ from braid.compiler.search import (
 from braid.compiler.side_by_side import with_side_by_side
 from braid.compiler.stages import unit_latencies
 from braid.compiler.work import CompileOptions, Work
-from braid.core.device_state import CHANGING
-from braid.core.errors import DeviceChanged
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
-from braid.core.schedule import Contender, Provenance, Provisional, Schedule
+from braid.core.schedule import Contender, PlanCandidate, Provenance, Schedule
 from braid.engine.link.messages import ComparePlans
 from braid.scheduler.planners import Planned
 
 log = logging.getLogger("braid.jobs")
 
-MOST_CHANGES = 32
-MOST_CHANGING_S = 120.0
-"""After so many changes of the state, or so many seconds since the first one, the next change lets
-a compilation go on in any state: such a schedule is provisional."""
-
 
 @dataclass(slots=True)
 class _Steps:
-    """What a compilation in one state of the device has found: a change takes none of it back."""
+    """What a compilation has found: the death of a worker takes none of it back."""
 
     work: Work
     is_quantised: bool = False
     searched: list[FoundPlans] = field(default_factory=list)  # of each precision
     is_searched: bool = False
-    compared: _Compared | None = None
 
     def leave_out(self, runtime: str, why: str) -> None:
         """Go on without a runtime; what takes part without it is compared again."""
         self.work = replace(self.work, left_out={**self.work.left_out, runtime: why})
         self.searched = [plans.without(runtime) for plans in self.searched]
-        self.compared = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +83,21 @@ class _Compared:
         """Plan that serves, or that runs if another runtime cannot."""
         return self.field.plans.planned[self.precision_choice.plan]
 
+    @property
+    def others(self) -> tuple[PlanCandidate, ...]:
+        """Candidates that service chooses from beside the chosen one."""
+        before = self.searched[: self.precision_choice.precision]
+        first = sum(len(one.plans.planned) + len(one.plans.runtimes) for one in before)
+        planned, others = self.field.plans.planned, []
+        own = self.plan if not self.plan.plan.parts else planned[0]
+        for index in self.choice.others:
+            at, contender = index - first, self.choice.contenders[index]
+            found = planned[at] if at < len(planned) else own
+            others.append(
+                PlanCandidate(contender.name, found.plan, found.stages, contender.latency_us)
+            )
+        return tuple(others)
+
 
 async def compile(  # as braid.compile, which calls it
     imported: ImportedModel,
@@ -119,53 +120,20 @@ async def compile(  # as braid.compile, which calls it
     Raises:
         BraidError: there is no schedule, and why.
     """
-    by_state: dict[str, _Steps] = {}
-    left_out: dict[str, str] = {}
-    changes, changed_at = 0, inf
+    steps = _Steps(Work(imported, device, batch_size, options, cache, report))
     while True:
-        if changes < MOST_CHANGES and time.monotonic() - changed_at < MOST_CHANGING_S:
-            state = (await options.retry(device.find_state)).name
-        else:
-            state, by_state = CHANGING, {CHANGING: _in_any_state(by_state.values(), device, cache)}
-        if state not in by_state:
-            in_state = DeviceInState(device, state or None)
-            kept = cache.in_state(state)
-            work = Work(
-                *(imported, in_state, batch_size, options, kept, report, state),
-                left_out={**left_out},
-            )
-            by_state[state] = _Steps(work)
         try:
-            return await _compiled(by_state[state])
-        except DeviceChanged as error:
-            changes += 1
-            changed_at = min(changed_at, time.monotonic())
-            facts = {"device": device.name, "reason": str(error)}
-            log.info("compiling in another state", extra=facts)
-            report(Retrying(f"going on in another state: {error}"))
+            return await _compiled(steps)
         except KeepsDying as error:
-            runtime = by_state[state].work.other_runtimes[-1]
-            left_out[runtime] = f"{error}, at last with it"
-            for steps in by_state.values():
-                steps.leave_out(runtime, left_out[runtime])
+            runtime = steps.work.other_runtimes[-1]
+            steps.leave_out(runtime, f"{error}, at last with it")
             facts = {"device": device.name, "runtime": runtime, "reason": str(error)}
             log.warning("a runtime is left out", extra=facts)
             report(Retrying(f"going on without {runtime}: {error}"))
 
 
-def _in_any_state(begun: Iterable[_Steps], device: Device, cache: Cache) -> _Steps:
-    """The steps of the state that came farthest, to go on from in whatever state there is."""
-    most = max(begun, key=lambda steps: (steps.is_searched, len(steps.searched)))
-    most.work = replace(most.work, device=device, cache=cache.in_state(CHANGING), state=CHANGING)
-    return most
-
-
 async def _compiled(steps: _Steps) -> tuple[Schedule, OpGraph]:
-    """Compile in one state of the device, or in ``CHANGING`` ones, from where it was.
-
-    Raises:
-        DeviceChanged: the device is in another state than that of the steps.
-    """
+    """Compile, from where it was."""
     if not steps.is_quantised:
         steps.work, steps.is_quantised = await with_quantisation(steps.work), True
     work, searched = steps.work, steps.searched
@@ -175,9 +143,7 @@ async def _compiled(steps: _Steps) -> tuple[Schedule, OpGraph]:
     if work.is_auto and not options.is_brief and not steps.is_searched:
         searched += await in_other_precisions(work, searched[0])
     steps.is_searched = True
-    if steps.compared is None:
-        steps.compared = await _compared(work, searched)
-    compared = replace(steps.compared, work=work)
+    compared = await _compared(work, searched)
     planner, field = imported.options.planner, compared.field
     is_named = work.is_auto or work.is_portfolio or compared.choice.chosen == 0
     schedule = Schedule(
@@ -187,8 +153,9 @@ async def _compiled(steps: _Steps) -> tuple[Schedule, OpGraph]:
         stages=compared.plan.stages,
         unit_names=tuple(operator.name for operator in field.graph.operators),
         provenance=await _provenance(compared),
+        others=compared.others,
     )
-    if options.side_by_side and not options.is_brief and not compared.choice.doubt:
+    if options.side_by_side and not options.is_brief:
         program = field.kernels.program
         engines = work.runtimes(program.precision)
         schedule = await with_side_by_side(schedule, program, device, work.retry, runtimes=engines)
@@ -256,18 +223,4 @@ async def _provenance(compared: _Compared) -> Provenance:
         top_agreement=chosen.top_agreement,
         quantisation=work.quantisation,
         left_out=work.left_out,
-        provisional=_provisional(compared),
-        state=work.state,
     )
-
-
-def _provisional(compared: _Compared) -> Provisional | None:
-    """Why the schedule is to be made again; None: it is settled."""
-    brief = "it was measured briefly" if compared.work.options.is_brief else ""
-    moved = "the distance between the device's cores kept changing"
-    moved = moved if compared.work.state == CHANGING else ""
-    doubts = (compared.choice.doubt, *(plans.doubt for plans in compared.searched), brief, moved)
-    if reason := "; ".join(filter(None, doubts)):
-        is_compared = not compared.choice.doubt
-        return Provisional(reason, 1, at_unix=time.time(), is_compared=is_compared)
-    return None

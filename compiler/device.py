@@ -9,20 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 from braid.core.device_state import DeviceState
 from braid.core.errors import ImpossibleLatency, InvalidRequest
 from braid.core.measurement import StageLatency
 from braid.core.precision import AUTO
-from braid.engine.link.messages import (
-    FindFacts,
-    MeasurementRequest,
-    MeasureParts,
-    MeasureStage,
-    ProgramRequest,
-)
+from braid.engine.link.messages import MeasureStage, ProgramRequest
 from braid.engine.link.worker_process import OnProgress
 
 R = TypeVar("R")
@@ -57,7 +50,7 @@ class Device(Protocol):
         """Whether it answers ``SearchPlans``; else the search runs in a process of its own."""
 
     async def find_state(self) -> DeviceState:
-        """State in which it measures now.
+        """Distances between its cores now.
 
         Raises:
             WorkerRestarting: there is no worker to measure in, or it died; again in a moment.
@@ -70,39 +63,6 @@ class Device(Protocol):
             WorkerRestarting: there is no worker to measure in, or it died; again in a moment.
             DamagedArtefact: the device lost the model.
         """
-
-
-KEPT = FindFacts, MeasureParts
-"""Measurements that no cache keeps."""
-
-
-class DeviceInState:
-    """A device whose measurements end with DeviceChanged once it is in another state.
-
-    When the state is back, those of ``KEPT`` that it answered are not measured again.
-    """
-
-    def __init__(self, device: Device, state: str | None) -> None:
-        """Ask nothing yet; ``state`` is the name of a DeviceState, None: any will do."""
-        self._device = device
-        self._state = state
-        self.name, self.device_key = device.name, device.device_key
-        self.precisions, self.runtimes = device.precisions, device.runtimes
-        self.software, self.searches = device.software, device.searches
-        self.find_state = device.find_state
-        self._replies: list[tuple[object, Any]] = []
-
-    async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
-        if isinstance(request, MeasurementRequest):
-            request = replace(request, state=self._state)
-        is_kept = isinstance(request, KEPT)
-        for asked, answered in self._replies if is_kept else ():
-            if asked == request:
-                return cast(R, answered)
-        reply: R = await self._device.ask(request, on_progress)
-        if is_kept:
-            self._replies.append((request, reply))
-        return reply
 
 
 async def measure(device: Device, request: MeasureStage) -> StageLatency:

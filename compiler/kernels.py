@@ -3,9 +3,6 @@
     FindKernels ──units with several variants──> in the cache? ──no──> MeasureStage
                                                         └─> fastest ─> ProgramKey.choices
 
-Where one of the variants could only be measured while other processes had the cores, the usual one
-runs, and nothing of that is kept.
-
 A choice outlives the model it was made for: it is found again by any model with such a unit.
 """
 
@@ -20,19 +17,15 @@ from braid.compiler.device import Device, measure
 from braid.compiler.retries import RetryWhileRestarting
 from braid.compiler.stages import in_cache
 from braid.core.graph import OpGraph
+from braid.core.margins import KERNEL_GAIN, KERNEL_RATIO
 from braid.core.program import ProgramKey, UnitKernels, sorted_choices
 from braid.core.schedule import Stage
 from braid.engine.link.messages import FindKernels, MeasureStage
 
-LEAST_GAIN = 0.05
-"""By which another kernel must be faster than the usual one, relative to it ..."""
-
 LEAST_GAIN_US = {"cpu": 5.0, "cuda": 0.5}
-"""... and in time: measured alone, a kernel does not show what it costs its neighbours. On a GPU
-they are kernels of a few microseconds in a graph, and there are no bursts to interrupt."""
-
-HOPELESS = 1.5
-"""A variant that takes this many times as long as the best one is not measured with care."""
+"""Time that a kernel must save beside ``KERNEL_GAIN``: measured alone, a kernel does not show what
+it costs its neighbours. On a GPU they are kernels of a few microseconds in a graph, and there are
+no bursts to interrupt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +34,6 @@ class ChosenKernels:
 
     by_unit: Mapping[str, str]  # name of the unit -> variant
     program: ProgramKey  # on these kernels
-    measured: int = 0  # variants, for this
-    disturbed: int = 0  # of these, those that nothing was chosen by
 
 
 async def choose_kernels(
@@ -69,7 +60,7 @@ async def choose_kernels(
         if variant != kernels.variants[0]:
             choices[kernels.signature] = variant
     on_choices = replace(program, choices=sorted_choices(choices))
-    return ChosenKernels(by_unit, on_choices, len(latencies.measured), len(latencies.disturbed))
+    return ChosenKernels(by_unit, on_choices)
 
 
 def fastest(latencies_us: Mapping[str, float], device: str = "cpu") -> str:
@@ -78,7 +69,7 @@ def fastest(latencies_us: Mapping[str, float], device: str = "cpu") -> str:
     variant = min(latencies_us, key=lambda name: latencies_us[name])
     gain_us = usual_us - latencies_us[variant]
     least_us = LEAST_GAIN_US[device.partition(":")[0]]
-    return variant if gain_us > max(least_us, LEAST_GAIN * usual_us) else usual
+    return variant if gain_us > max(least_us, KERNEL_GAIN * usual_us) else usual
 
 
 class _Latencies:
@@ -92,8 +83,6 @@ class _Latencies:
         self._device = device
         self._cache = cache
         self._known_us: dict[str, float] = {}
-        self.measured: set[str] = set()
-        self.disturbed: set[str] = set()  # by their latest measurement
 
     async def remember(self, units: Sequence[UnitKernels]) -> None:
         """Look up the latencies that were measured before."""
@@ -106,7 +95,7 @@ class _Latencies:
         fresh = []
         for variant in kernels.variants:
             if self._name(kernels, variant) not in self._known_us:
-                await self._measure(kernels, variant, HOPELESS * best_us)
+                await self._measure(kernels, variant, KERNEL_RATIO * best_us)
                 fresh.append(variant)
             best_us = min(best_us, self._known_us[self._name(kernels, variant)])
         usual, chosen = kernels.variants[0], self._chosen(kernels)
@@ -116,8 +105,6 @@ class _Latencies:
         return self._chosen(kernels)
 
     def _chosen(self, kernels: UnitKernels) -> str:
-        if any(self._name(kernels, variant) in self.disturbed for variant in kernels.variants):
-            return kernels.variants[0]
         latencies_us = {v: self._known_us[self._name(kernels, v)] for v in kernels.variants}
         return fastest(latencies_us, self._device.name)
 
@@ -127,13 +114,8 @@ class _Latencies:
         above_us = None if hopeless_us == inf else hopeless_us
         request = MeasureStage(self._program, stage, None, variant, above_us)
         timing = await self._retry(lambda: measure(self._device, request))
-        self.measured.add(name)
         latency_us = min(timing.latency_us, self._known_us.get(name, inf))
         self._known_us[name] = latency_us
-        if timing.is_disturbed:
-            self.disturbed.add(name)
-            return
-        self.disturbed.discard(name)
         best = replace(timing, latency_us=latency_us)
         await self._cache.keep_latencies({name: best})
 

@@ -3,9 +3,9 @@
 1 ──> 2 ──> 4 ──> ...        as long as a row takes clearly less than in the sizes before
  └──> 16 ──> 128 ──> ...     where a batch hardly takes longer than one that is smaller
 
-Each is measured briefly (``CompileOptions.is_brief``), and one that pays is scheduled in full when
-the machine is idle. What is measured in all is bounded in time and memory, so that the registration
-takes little longer. A search that ends in figures of a busy machine is begun again when it is idle.
+Each is measured briefly (``CompileOptions.is_brief``), so that the registration takes little
+longer; ``braid schedule again`` searches plans of those that pay. What is measured in all is
+bounded in time and memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from time import monotonic
 
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.options import MAX_BATCH_SIZE
+from braid.core.margins import SIZE_GAIN
 from braid.core.schedule import Schedule
-
-LEAST_GAIN = 0.05
-"""Part of a row's time that a larger size must save."""
 
 MISSES = 2
 """Sizes in a row that do not pay, after which no larger one is tried."""
@@ -47,7 +45,6 @@ class LargerSizes:
     _step_began: float = field(init=False)
     _step_s: float = field(init=False, default=0.0)  # what the latest size took to measure
     _tried: tuple[int, float] = field(init=False)  # the latest size, and its latency
-    doubt: str = field(init=False, default="")  # why sizes above the best one may pay all the same
     _row_us: float = field(init=False)  # of the best size
     _misses: int = field(init=False, default=0)
     _factor: int = field(init=False, default=2)
@@ -73,9 +70,9 @@ class LargerSizes:
 
     def pays(self, schedule: Schedule) -> bool:
         us = schedule.serving_us
-        if us is None or not schedule.provenance.promoted or schedule.is_undecided:
+        if us is None or not schedule.provenance.promoted:
             return False
-        return us / schedule.key.batch_size <= (1 - LEAST_GAIN) * self._row_us
+        return us / schedule.key.batch_size <= (1 - SIZE_GAIN) * self._row_us
 
     def tried(self, schedule: Schedule) -> None:
         self._step_s = self.clock() - self._step_began
@@ -86,11 +83,9 @@ class LargerSizes:
         self._factor = LEAP if us <= HARDLY_LONGER * self._tried[1] else 2
         self._tried = size, us
         if self.pays(schedule):
-            self._row_us, self._misses, self.doubt = us / size, 0, ""
+            self._row_us, self._misses = us / size, 0
         else:
             self._misses += 1
-            if schedule.is_undecided and (provisional := schedule.provenance.provisional):
-                self.doubt = f"of larger batch sizes {provisional.reason}"
 
     @property
     def _row_bytes(self) -> int:

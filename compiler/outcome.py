@@ -22,12 +22,6 @@ def reason(error: Exception, model: str, batch_size: int) -> str:
 def remarks(schedule: Schedule) -> list[str]:
     """Texts that say why a plan does not serve."""
     provenance = schedule.provenance
-    if provenance.provisional is not None:
-        serves = "the sequential plan" if schedule.serves_sequentially else schedule.planner
-        if schedule.is_undecided and not schedule.serves_sequentially:
-            why = "its slowest run took less than the fastest one of the sequential plan"
-            return [f"{serves} serves, as {why}; {provenance.provisional.text}"]
-        return [f"{serves} serves; {provenance.provisional.text}"]
     if not provenance.promoted:
         return [provenance.reason]
     wrong = (contender for contender in provenance.candidates if contender.erred)

@@ -1,7 +1,7 @@
 """Latencies of parts of a model in engines, alone or side by side: from the cache, or measured.
 
     stage of parts ──signature, engines, versions, threads, rows──> cache
-                └──not there──> MeasureParts ──> cache, unless disturbed
+                └──not there──> MeasureParts ──> cache
 
 A part that an engine refuses is not kept: another version of Braid may cut it otherwise.
 """
@@ -58,7 +58,7 @@ async def stage_latencies(
         kept = {
             name: StageLatency(outcome.latency_us, 0.0, 1)
             for name, outcome in zip(fresh, measured, strict=True)
-            if outcome.latency_us is not None and not outcome.is_disturbed
+            if outcome.latency_us is not None
         }
         if kept:
             await work.cache.keep_latencies(kept)

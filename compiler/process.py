@@ -17,14 +17,14 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from braid.compiler.device import ATTEMPTS
 from braid.compiler.planner_messages import PlansFound, StageQuery, encode
 from braid.compiler.planning import find_plans
 from braid.compiler.search_thread import SearchThread
 from braid.compiler.stages import StageLatencies, stage_request
-from braid.core.errors import DeviceChanged, ImpossibleLatency
+from braid.core.errors import ImpossibleLatency
 from braid.core.measurement import StageLatency
 from braid.engine.link.messages import (
     DescribeProgram,
@@ -40,7 +40,7 @@ from braid.scheduler.options import PlannerSettings
 
 if TYPE_CHECKING:
     from braid.engine.worker.loop import Worker
-    from braid.engine.worker.measuring.state_guard import Search
+    from braid.engine.worker.measuring.measurements import Task
 
 BATCH_S = 0.1
 """Measurements are handed over this often: that much is measured again after a crash."""
@@ -59,9 +59,7 @@ def main() -> None:
 
 def answer_searches(worker: Worker, cores: Collection[int]) -> None:
     """Let a worker answer ``SearchPlans``; searches may run on ``cores``."""
-    worker.measurements[SearchPlans] = lambda request: worker.state_guard.go_on(
-        _Search(worker, request, cores).run(), request
-    )
+    worker.measurements[SearchPlans] = lambda request: _Search(worker, request, cores).run()
 
 
 class _Search:
@@ -74,11 +72,11 @@ class _Search:
         self._latencies = StageLatencies(request.program.precision, json.loads(request.cached_us))
         self._new: dict[str, StageLatency] = {}  # not handed over yet
         self._new_s: list[float] = []  # that each stage took which was measured since
-        self._told = 0, 0, 0  # reused, learned, disturbed
+        self._told = 0, 0  # reused, learned
         self._told_at = float("-inf")
         self._done = self._total = 0  # latencies of the first question
 
-    def run(self) -> Search:
+    def run(self) -> Task:
         """Search, and measure what is asked for; yields progress."""
         request = self._request
         described = self._worker.handlers[DescribeProgram](DescribeProgram(request.program))
@@ -99,7 +97,7 @@ class _Search:
 
     def _answers(
         self, question: Sequence[StageQuery], *, is_first: bool
-    ) -> Generator[SearchProgress | DeviceChanged | float | None, Any, list[float]]:
+    ) -> Generator[SearchProgress | float | None, None, list[float]]:
         """Latencies in microseconds, in the order of the question."""
         latencies, latencies_us = self._latencies, list[float]()
         fresh = latencies.to_measure(question)
@@ -111,8 +109,8 @@ class _Search:
             if latency_us is None:
                 began = monotonic()
                 timing = yield from self._measured(query)
-                if (latency := latencies.learn(latencies.name(query), timing)) is not None:
-                    self._new[latencies.name(query)] = latency
+                name = latencies.name(query)
+                self._new[name] = latencies.learn(name, timing)
                 self._new_s.append(monotonic() - began)
                 latency_us = timing.latency_us
             latencies_us.append(latency_us)
@@ -120,26 +118,14 @@ class _Search:
 
     def _measured(
         self, query: StageQuery
-    ) -> Generator[SearchProgress | DeviceChanged | float | None, Any, StageLatency]:
+    ) -> Generator[SearchProgress | float | None, None, StageLatency]:
         """Measure a stage, again as long as its latency cannot be; ``ATTEMPTS`` times at most."""
+        measure = self._worker.measurements[MeasureStage]
+        request = stage_request(self._request.program, query)
         for _ in range(ATTEMPTS - 1):
             with suppress(ImpossibleLatency):
-                return (yield from self._measured_in_state(query))
-        return (yield from self._measured_in_state(query))
-
-    def _measured_in_state(
-        self, query: StageQuery
-    ) -> Generator[SearchProgress | DeviceChanged | float | None, Any, StageLatency]:
-        """Measure a stage once; where the device changes, anew when it is back."""
-        request = stage_request(self._request.program, query)
-        measure, guard = self._worker.measurements[MeasureStage], self._worker.state_guard
-        while True:
-            try:
-                timing = yield from guard.in_state(measure(request), self._request.state)
-            except DeviceChanged as error:
-                yield error
-            else:
-                return cast(StageLatency, timing)
+                return cast(StageLatency, (yield from measure(request)))
+        return cast(StageLatency, (yield from measure(request)))
 
     def _due(self) -> SearchProgress | None:
         return self._progress() if monotonic() >= self._told_at + BATCH_S else None
@@ -147,11 +133,10 @@ class _Search:
     def _progress(self) -> SearchProgress:
         """What happened since it was told last, with the measurements of that time."""
         latencies, new, seconds = self._latencies, self._new, tuple(self._new_s)
-        counts = latencies.reused, latencies.learned, latencies.disturbed
-        changes = [now - before for now, before in zip(counts, self._told, strict=True)]
-        reused, learned, disturbed = changes
+        counts = latencies.reused, latencies.learned
+        reused, learned = (now - told for now, told in zip(counts, self._told, strict=True))
         self._new, self._new_s, self._told, self._told_at = {}, [], counts, monotonic()
-        return SearchProgress(self._done, self._total, seconds, reused, learned, disturbed, new)
+        return SearchProgress(self._done, self._total, seconds, reused, learned, new)
 
 
 if __name__ == "__main__":

@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from braid.compiler.part_latencies import stage_latencies
 from braid.compiler.stages import unit_latencies
 from braid.compiler.work import Work
 from braid.core.errors import InvalidArtefact, PreconditionFailed, Unavailable, WorkerFault
 from braid.core.graph import OpGraph
+from braid.core.margins import PART_GAIN
 from braid.core.plan import EnginePart, Launch, StreamPlan
 from braid.core.precision import FP32
 from braid.core.program import ProgramKey
-from braid.core.schedule import Stage
+from braid.core.runtimes import RUNTIMES
+from braid.core.schedule import Schedule, Stage
 from braid.scheduler.planners import Planned
 from braid.scheduler.regions import (
     BYTES_PER_US,
@@ -40,8 +43,6 @@ PLANNER = "regions"
 CALL_US = 30.0
 """What a call of an engine costs beside its work, about, where it is not measured."""
 
-LEAST_GAIN = 0.97
-"""A mixed plan is compared if less than this part of the best of one engine is predicted."""
 
 ONE_THREAD_US = 400.0
 """A region that takes longer on all threads is not tried on one."""
@@ -119,7 +120,7 @@ async def plan_of_regions(
         "predicted_us": round(predicted_us),
     }
     log.info("regions measured", extra=facts)
-    if len(set(path)) == 1 or predicted_us > LEAST_GAIN * least_of_one(costs, price_us):
+    if len(set(path)) == 1 or predicted_us > (1 - PART_GAIN) * least_of_one(costs, price_us):
         return None
     launches = tuple(Launch(unit, 0) for unit in range(len(graph)))
     runs_us = runs_of(parts, path, costs, price_us)
@@ -165,3 +166,20 @@ async def _measured(
         }
         for region in asked
     ]
+
+
+def with_present_engines(schedule: Schedule, software: Mapping[str, str]) -> Schedule:
+    """The schedule; asked for again if an engine of one of its parts is gone or another version.
+
+    Args:
+        schedule: as it is stored.
+        software: versions on its device, by name.
+    """
+    for part in schedule.plan.parts:
+        present = software.get(part.engine, "")
+        if present != part.version and not schedule.is_asked:
+            name = RUNTIMES.get(part.engine, part.engine)
+            now = f"{name} is {present}" if present else f"{name} is gone"
+            why = f"a part of it ran in {name} {part.version}, and {now}"
+            return replace(schedule, provenance=replace(schedule.provenance, again=why))
+    return schedule

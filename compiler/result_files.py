@@ -51,6 +51,10 @@ _UNUSABLE = {errno.EINVAL, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EFBIG, 
 """Of something that is no file of ours: it counts as damaged, and a new one takes its place."""
 
 
+class OfAState(ValueError):
+    """A file of an earlier version, for one state of the cores: it serves no more."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleFile:
     """Content of the file of one schedule; ``schedule`` and ``graph`` are JSON, in one line."""
@@ -78,6 +82,8 @@ class ScheduleFile:
             if checksum != _checksum(body):
                 raise ValueError("its checksum does not match")
             fields = json.loads(head)
+            if "state" in fields["key"]:
+                raise OfAState
             return cls(ScheduleKey(**fields["key"]), fields["stored_unix"], schedule, graph)
         except (LookupError, TypeError, InvalidArtefact) as error:
             raise ValueError(f"it is malformed: {error!r}") from error
@@ -211,16 +217,14 @@ class ResultFiles(Results):
         rows = json.loads(b"[" + b",".join(bodies) + b"]")
         return [Measurement(*row) for row in rows]
 
-    def _forget_latencies(self, schedule: Schedule, last_s: float | None = None) -> None:
-        stored, device_key = self.find_file(schedule.key), schedule.measured_on
+    def _forget_latencies(self, schedule: Schedule) -> None:
+        stored, device_key = self.find_file(schedule.key), schedule.key.device_key
         path = self._log(device_key)
         if stored is None or not path.exists():
             return
-        last = stored.stored_unix
-        first = 0.0 if last_s is None else last - last_s
         with _locked(path):
             measurements = self.measurements(device_key)
-            kept = [row for row in measurements if not first <= row.stored_unix <= last]
+            kept = [row for row in measurements if row.stored_unix > stored.stored_unix]
             if len(kept) < len(measurements):
                 _write_whole(path, b"".join(_line(device_key, row) for row in kept))
 
@@ -248,6 +252,8 @@ def _read_file(path: Path) -> ScheduleFile | None:
         stored = ScheduleFile.from_bytes(content)
         if stored.key.id != path.stem:
             raise ValueError("it is of another key")
+    except OfAState:
+        return None
     except (ValueError, RecursionError) as error:
         log.warning("damaged schedule", extra={"file": str(path), "reason": str(error)})
         return None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -21,12 +20,9 @@ from braid.compiler.options import LARGER_SIZES, ModelOptions
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, load_graph
 from braid.core.measurement import StageLatency
-from braid.core.schedule import Provisional, Schedule, ScheduleKey, schedule_from_json
+from braid.core.schedule import Schedule, ScheduleKey, schedule_from_json
 
 log = logging.getLogger("braid.store")
-
-BEFORE_S = 0.1
-"""Seconds before a schedule began to be made that count to its making: it is stored later."""
 
 
 class Results(ABC):
@@ -39,25 +35,6 @@ class Results(ABC):
     @abstractmethod
     def find_schedule(self, key: ScheduleKey) -> Schedule | None:
         """The schedule with this key, if there is one that can be read."""
-
-    def find_in_state(self, key: ScheduleKey, state: str) -> Schedule | None:
-        """The schedule for the device in the state of a name, else the one that was made first.
-
-        The one that was made first has ``key``; ``Schedule.is_of`` tells the two apart.
-        """
-        first = self.find_schedule(key)
-        if first is None or first.is_of(state):
-            return first
-        return self.find_schedule(replace(key, state=state)) or first
-
-    def place_of(self, schedule: Schedule) -> tuple[ScheduleKey, Schedule | None]:
-        """Key that a new schedule is to be stored under, and the schedule that is there."""
-        key, state = schedule.key.of_first_state, schedule.provenance.state
-        first = self.find_schedule(key)
-        if first is None or first.is_of(state):
-            return key, first
-        key = replace(key, state=state)
-        return key, self.find_schedule(key)
 
     @abstractmethod
     def schedules_of(self, model_digest: str, device_key: str | None = None) -> list[Schedule]:
@@ -83,8 +60,8 @@ class Results(ABC):
         """All latencies on a device in microseconds, by signature; those measured last are last."""
 
     @abstractmethod
-    def _forget_latencies(self, schedule: Schedule, last_s: float | None = None) -> None:
-        """Remove what was measured on a device before a schedule was stored; all, or the last."""
+    def _forget_latencies(self, schedule: Schedule) -> None:
+        """Remove what was measured on a device before a schedule was stored."""
 
     def schedules_for(
         self, model_digest: str, options: ModelOptions, device_key: str
@@ -100,43 +77,28 @@ class Results(ABC):
         own = [schedule for schedule in stored if schedule.key.batch_size in asked]
         return own or [each for each in stored if each.key.batch_size == 1]  # it takes one row
 
-    def doubt(self, doubted: Iterable[Schedule], reason: str, *, is_asked: bool) -> list[Schedule]:
-        """Mark schedules as provisional; they serve until they are made again.
+    def ask_again(self, schedules: Iterable[Schedule], reason: str) -> None:
+        """Let the next job of their model make schedules again; they serve until then.
 
         All measurements of their devices that are no younger than them are removed: they come from
-        the same device, and nobody knows since when it has been another one. Returns the marked
-        schedules. With ``is_asked`` the next job of their model makes them again.
+        the same device, and nobody knows since when it has been another one.
         """
-        marked = []
-        for schedule in doubted:
+        asked = list(schedules)
+        for schedule in asked:
             self._forget_latencies(schedule)
-            was = schedule.provenance.provisional
-            is_compared = was is None or was.is_compared
-            now = Provisional(
-                reason, at_unix=time.time(), is_compared=is_compared, is_asked=is_asked
-            )
-            marked.append(schedule.found_provisional(now))
-        for schedule in marked:
-            self.put_schedule(schedule)
-        return marked
-
-    def ask_again(self, provisional: Iterable[Schedule]) -> None:
-        """Let the next job of their model make schedules again that are provisional.
-
-        What was measured on their devices while they were made is removed.
-        """
-        for schedule in provisional:
-            if (why := schedule.provenance.provisional) is not None:
-                if why.made_in_s:
-                    self._forget_latencies(schedule, why.made_in_s + BEFORE_S)
-                self.put_schedule(schedule.found_provisional(replace(why, is_asked=True)))
+        for schedule in asked:
+            provenance = replace(schedule.provenance, again=reason)
+            self.put_schedule(replace(schedule, provenance=provenance))
 
 
 def read_schedule(schedule_id: str, text: str) -> Schedule | None:
     """Read a stored schedule; None, with a warning, if it cannot be read: it is made again then."""
     try:
-        return schedule_from_json(json.loads(text))
-    except (InvalidArtefact, ValueError, RecursionError) as error:
+        document = json.loads(text)
+        if "state" in document["key"]:  # of an earlier version, for one state of the cores
+            return None
+        return schedule_from_json(document)
+    except (InvalidArtefact, LookupError, TypeError, ValueError, RecursionError) as error:
         log.warning("unreadable schedule", extra={"schedule_id": schedule_id, "reason": str(error)})
         return None
 

@@ -20,6 +20,7 @@ from braid.compiler.stages import StageLatencies, StageMeasurer
 from braid.compiler.work import Work
 from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed
 from braid.core.graph import OpGraph
+from braid.core.margins import PRECISION_RATIO
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import verify_plan
 from braid.core.program import PlansToCompare
@@ -28,11 +29,6 @@ from braid.scheduler.planners import Planned
 
 log = logging.getLogger("braid.jobs")
 
-HOPELESS = 1.25
-"""A precision whose sequential plan takes this many times as long as FP32's is not searched."""
-
-MOST_DISTURBED = 0.1
-"""Part of a search's measurements that may have been taken while other processes had the cores."""
 
 SURELY = 0.5
 """Part of what usual kernels leave of the allowed error that others may take in one run."""
@@ -49,20 +45,6 @@ class FoundPlans:
     tolerance: float  # of outputs, relative to the largest element
     stages_measured: int = 0
     stages_reused: int = 0
-    stages_disturbed: int = 0
-
-    @property
-    def doubt(self) -> str:
-        """Why the search rests on figures that tell too little; empty: it does not."""
-        kernels = self.kernels
-        measured = self.stages_measured + kernels.measured
-        disturbed = self.stages_disturbed + kernels.disturbed
-        if disturbed <= MOST_DISTURBED * measured:
-            return ""
-        return (
-            f"other processes had the cores in {disturbed} of the {measured} measurements of its "
-            "stages"
-        )
 
     @property
     def to_compare(self) -> PlansToCompare:
@@ -120,7 +102,6 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
         work.tolerance(usual.precision, graph),
         counts.measured,
         counts.reused,
-        counts.disturbed,
     )
 
 
@@ -207,6 +188,5 @@ def _is_hopeful(brief: PlanMeasurement, exact: PlanMeasurement, tolerance: float
     """True if plans of a precision may serve, by a few runs of its sequential plan."""
     if brief.problem or brief.max_rel_error is None or not brief.max_rel_error <= tolerance:
         return False
-    if brief.doubt:  # it may be as slow as that by chance
-        return True
-    return brief.latency_us is not None and brief.latency_us <= HOPELESS * (exact.latency_us or 0.0)
+    most_us = PRECISION_RATIO * (exact.latency_us or 0.0)
+    return brief.latency_us is not None and brief.latency_us <= most_us

@@ -28,7 +28,6 @@ from braid.compiler.planner import PlanningFailed
 from braid.compiler.planner_messages import StageQuery
 from braid.compiler.planning import AskLatencies
 from braid.core.errors import BraidError
-from braid.engine.runtime.lost_cores import takes_no_part
 from braid.scheduler.planners import Planned
 
 log = logging.getLogger("braid.planner")
@@ -170,7 +169,6 @@ class SearchThread:
             self._is_searching = False
 
     def _tell_outcome(self) -> None:
-        takes_no_part()  # nothing that is measured waits for it
         if self._cores:
             os.sched_setaffinity(0, self._cores)
         self._clock = time.pthread_getcpuclockid(threading.get_ident())

@@ -8,7 +8,6 @@ What is measured is stored with the schedule also where it does not pay, so that
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,7 +16,7 @@ from braid.compiler.retries import RetryWhileRestarting
 from braid.core.errors import DeviceOutOfMemory, WorkerFault
 from braid.core.measurement import SideBySideRuns
 from braid.core.program import PlanToRun, ProgramKey
-from braid.core.schedule import Provisional, Schedule
+from braid.core.schedule import Schedule
 from braid.core.sign_test import sign_test_interval
 from braid.engine.link.messages import CompareThroughput
 
@@ -47,10 +46,6 @@ async def with_side_by_side(
     except (DeviceOutOfMemory, WorkerFault) as error:  # the plan serves without it
         log.warning("runs side by side are not measured", extra={"reason": str(error)})
         return schedule
-    if doubt := next((way.doubt for way in measured if way.doubt), ""):
-        reason = f"of runs side by side {doubt}"
-        now = Provisional(reason, 1, at_unix=time.time(), is_compared=True)
-        return schedule.found_provisional(provenance.provisional or now)
     ways = [
         SideBySideRuns(way.count, way.runtime, way.latency_us, gain)
         for way in measured

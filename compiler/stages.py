@@ -1,7 +1,7 @@
 """Latencies of a program's stages: from the cache, else measured on the device.
 
 planner ──StageQuery──> StageMeasurer ──known?──> cache
-                             └──no──> device.ask(MeasureStage) ──> cache, unless disturbed
+                             └──no──> device.ask(MeasureStage) ──> cache
 
 A bench that searches by itself answers from ``StageLatencies`` alone (process.py).
 """
@@ -35,16 +35,14 @@ class StageLatencies:
     """Latencies of stages in microseconds: cached ones, and those measured in one search.
 
     None is measured twice, unless the planner wants a fresh measurement, to tell two that are
-    nearly equal. One that was measured while other processes had the cores serves this search only.
+    nearly equal.
     """
 
     def __init__(self, precision: str, cached_us: Mapping[str, float] | None = None) -> None:
         self._precision = precision
         self._cached_us = dict(cached_us or {})
         self._samples: dict[str, list[float]] = {}  # by cached name
-        self._disturbed_us: dict[str, float] = {}  # latencies that are not kept
         self.measured = 0
-        self.disturbed = 0  # of the measured ones
         self.learned = 0  # of the measured ones, those whose latency was not cached before
         self.reused = 0
 
@@ -59,7 +57,7 @@ class StageLatencies:
 
     def known_us(self, name: str) -> float | None:
         """Latency that needs no measurement, or None."""
-        return self._cached_us.get(name, self._disturbed_us.get(name))
+        return self._cached_us.get(name)
 
     def to_measure(self, queries: Sequence[StageQuery]) -> list[bool]:
         """Whether each query of a question takes a measurement; counts those that do not."""
@@ -69,27 +67,21 @@ class StageLatencies:
         self.reused += fresh.count(False)
         return fresh
 
-    def learn(self, name: str, timing: StageLatency) -> StageLatency | None:
-        """Take a measurement; returns what is to be cached, or None if it is disturbed.
+    def learn(self, name: str, timing: StageLatency) -> StageLatency:
+        """Take a measurement; returns what is to be cached.
 
         That is the median of all samples that this search has of the stage.
         """
         known_us = self.known_us(name)
         self.measured += 1
         self.learned += known_us is None
-        if timing.is_disturbed:
-            self.disturbed += 1
-            self._disturbed_us[name] = timing.latency_us
-            return None
-        cached_us = None if name in self._disturbed_us else known_us
-        samples = self._samples.setdefault(name, [] if cached_us is None else [cached_us])
+        samples = self._samples.setdefault(name, [] if known_us is None else [known_us])
         samples.append(timing.latency_us)
         latency = StageLatency(
             median(samples),
             max(timing.spread, (max(samples) - min(samples)) / median(samples)),
             timing.repeats * len(samples),
         )
-        self._disturbed_us.pop(name, None)
         self._cached_us[name] = latency.latency_us
         return latency
 
@@ -139,13 +131,11 @@ class StageMeasurer:
         return latencies_us
 
     async def _measure(self, query: StageQuery, name: str) -> float:
-        """Measure, and keep the latency unless it is disturbed."""
+        """Measure, and keep the latency."""
         began = monotonic()
         request = stage_request(self._program, query)
         timing = await self._retry(lambda: measure(self._device, request))
-        latency = self.latencies.learn(name, timing)
-        if latency is not None:
-            await self._cache.keep_latencies({name: latency})
+        await self._cache.keep_latencies({name: self.latencies.learn(name, timing)})
         self._report(StageMeasured(monotonic() - began))
         return timing.latency_us
 

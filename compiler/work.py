@@ -54,7 +54,6 @@ class Work:
     options: CompileOptions
     cache: Cache
     report: Report
-    state: str = ""  # of the device, in which everything is measured; empty: not known
     quantisation: Quantisation | None = None  # of INT8; None: that takes no part
     left_out: dict[str, str] = field(default_factory=dict)  # precision or runtime -> why
 

@@ -1,6 +1,6 @@
 """State of a device that its key does not tell: which of its lanes' cores are near one another.
 
-    round trips ──gaps──> groups of near lanes ──name──> part of the keys of measurements
+    round trips ──gaps──> groups of near lanes ──name──> metrics, benchmarks, sizes of teams
 
 A virtual machine's cores are moved by its host, and what passes data or barriers between threads
 then takes up to twice as long. A machine of several chiplets or sockets has both distances at once.
@@ -11,9 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NEAR, FAR = "near", "far"
-
-CHANGING = "changing"
-"""Name of the state of a device that did not stay in any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +59,6 @@ class DeviceState:
 
 
 UNKNOWN = DeviceState()
-
-
-def key_in_state(device_key: str, state: str) -> str:
-    """Key of what is measured on a device in the state of a name.
-
-    Where all lanes are near one another, or nothing is known, it is the key of the device.
-    """
-    return device_key if state in ("", NEAR) else f"{device_key}:cores-are={state}"
-
-
-def is_state(name: str) -> bool:
-    """Whether a name is that of a state: others are of devices whose state is not known."""
-    return name not in ("", CHANGING)
 
 
 def _lanes_text(lanes: tuple[int, ...]) -> str:

@@ -37,7 +37,6 @@
     ├── PreconditionFailed          legal, but not in the present state
     │   ├── ModelQuarantined
     │   └── DamagedArtefact
-    ├── DeviceChanged               measure anew
     ├── TakenOver
     ├── NotOffered
     ├── Unauthenticated
@@ -278,15 +277,6 @@ class DamagedArtefact(PreconditionFailed):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"its artefact is damaged ({why}): register the same file again")
-
-
-class DeviceChanged(BraidError):
-    """A device is in another state than that which a measurement belongs to."""
-
-    def __init__(self, before: str, now: str) -> None:
-        super().__init__(
-            f"the cores of the device were {before} and are {now} now; what was measured is kept"
-        )
 
 
 class TakenOver(BraidError):

@@ -35,7 +35,6 @@ class StageLatency:
     latency_us: float
     spread: float  # relative: (75th - 25th percentile) / median
     repeats: int
-    is_disturbed: bool = False  # threads waited for cores that other processes had
 
     def __post_init__(self) -> None:
         check_latency(self.latency_us)
@@ -56,11 +55,9 @@ class PlanMeasurement:
     turns_us: tuple[float, ...] = ()  # one a turn, of plans that stayed to the end
     top_agreement: float | None = None  # part of the samples whose top class is the reference's
     lost_in: str = ""  # unit that loses most of its numbers, of a plan that errs too much
-    doubt: str = ""  # why nothing may be decided by it, of all in one run; empty: figures are sound
-    range_us: tuple[float, ...] = ()  # in doubt: its fastest and its slowest run, also if it lost
 
     def __post_init__(self) -> None:
-        for latency_us in (self.latency_us, *self.ratios, *self.turns_us, *self.range_us):
+        for latency_us in (self.latency_us, *self.ratios, *self.turns_us):
             check_latency(latency_us)
 
 
@@ -151,6 +148,11 @@ def speed_text(speed: Speed | None, unknown: str = "-") -> str:
     if speed.least is None or speed.most is None or speed.least == speed.most:
         return f"{speed.median:.3f}x"
     return f"{speed.median:.3f}x ({speed.least:.3f} to {speed.most:.3f})"
+
+
+def interval_text(low: float | None, high: float | None, unknown: str = "-") -> str:
+    """Text of the interval of a ratio: ``0.981 to 1.012``."""
+    return unknown if low is None or high is None else f"{low:.3f} to {high:.3f}"
 
 
 def side_by_side_text(runs: SideBySideRuns | None, unknown: str = "-") -> str:

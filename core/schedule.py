@@ -11,12 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from braid.core.device_state import is_state, key_in_state
-from braid.core.errors import InvalidArtefact
+from braid.core.errors import InvalidArtefact, ScheduleNotFound
 from braid.core.json_form import from_stored_json, to_json
 from braid.core.measurement import SideBySideRuns, Speed
 from braid.core.plan import (
@@ -76,7 +75,6 @@ class ScheduleKey:
     format_version: int = SCHEDULE_FORMAT
     accepted_error: float | None = None  # what a registration said instead of the usual tolerance
     samples: str = ""  # digest of the inputs that errors were measured on; empty: seeded ones
-    state: str = ""  # of the device; empty: that of the first schedule that was made
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -90,21 +88,14 @@ class ScheduleKey:
     def to_json(self) -> dict[str, Any]:
         """JSON form without what a registration did not say; ``ScheduleKey(**document)`` reads it.
 
-        So keys from before there were accepted errors, samples and states stay the same.
+        So keys from before there were accepted errors and samples stay the same.
         """
         document = to_json(self)
         if self.accepted_error is None:
             del document["accepted_error"]
         if not self.samples:
             del document["samples"]
-        if not self.state:
-            del document["state"]
         return document
-
-    @property
-    def of_first_state(self) -> ScheduleKey:
-        """Key of the schedule that was made first, in whatever state of the device."""
-        return replace(self, state="")
 
 
 SEQUENTIAL = "sequential"
@@ -118,6 +109,8 @@ MIXED = "mixed"
 
 SIDE_BY_SIDE = "side-by-side"
 """First part of the ids of what runs several times at once, each on a part of the threads."""
+
+NO_LATENCIES: Mapping[str, float | None] = MappingProxyType({})
 
 USUAL_KERNELS: Mapping[str, str] = MappingProxyType({})
 """Choice of kernels that is empty: every unit runs on the kernel that is usually fastest."""
@@ -177,22 +170,6 @@ def contender_from_json(document: Mapping[str, Any]) -> Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Provisional:
-    """Why a schedule is to be made again, in idle time: what it rests on proves too little."""
-
-    reason: str
-    tries: int = 0  # how often in a row it was made so that this was still so
-    at_unix: float = 0.0  # when that was found the last time
-    made_in_s: float = 0.0  # seconds that it took to make; what was measured then is doubtful
-    is_compared: bool = False  # what serves was chosen by rounds that counted; False: it was not
-    is_asked: bool = False  # the next job of its model makes it again
-
-    @property
-    def text(self) -> str:
-        return f"provisional, to be compared again when the machine is quieter: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True)
 class Provenance:
     """Origin and measurements of a schedule. Latencies in microseconds."""
 
@@ -222,8 +199,8 @@ class Provenance:
     quantisation: Quantisation | None = None  # that INT8 was tried with; None: it was not
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Precision or runtime -> why it took no part."""
-    provisional: Provisional | None = None  # None: it is settled
-    state: str = ""  # of the device while all this was measured; empty: it was not known
+    is_decided: bool = False  # service found the order of the candidates; False: contest is open
+    again: str = ""  # why the next job of its model makes it again; empty: it does not
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
@@ -234,9 +211,71 @@ def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
         values["side_by_side"] = from_stored_json(SideBySideRuns, beside)
     if (how := document.get("quantisation")) is not None:
         values["quantisation"] = from_stored_json(Quantisation, how)
-    if (why := document.get("provisional")) is not None:
-        values["provisional"] = from_stored_json(Provisional, why)
+    known = {field.name for field in fields(Provenance)}  # another version may know more
+    values = {name: value for name, value in values.items() if name in known}
     return Provenance(**{**values, "candidates": candidates})
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCandidate:
+    """One way to run the model that passed the check of its outputs."""
+
+    name: str  # planner that made the plan, or runtime of RUNTIMES
+    plan: StreamPlan  # of a runtime: runs where that cannot
+    stages: tuple[Stage, ...] = ()
+    latency_us: float | None = None  # as last measured
+
+
+SERVES = "serves: "
+"""Begins the text of a contest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContestRow:
+    """One candidate of a contest in service, for people."""
+
+    name: str
+    pairs: int = 0
+    ratio: float | None = None  # its latency over the incumbent's; None: not known
+    low: float | None = None  # interval of the ratio
+    high: float | None = None
+    share: float = 0.0  # of all requests
+    runs: int = 0
+    latency_us: float | None = None  # of its newest runs, else as last measured
+    plan_id: str = ""  # as answered by Infer
+
+
+@dataclass(frozen=True, slots=True)
+class ContestTable:
+    """Candidates of a contest, the incumbent first."""
+
+    rows: tuple[ContestRow, ...]
+    is_decided: bool = False
+    is_pinned: bool = False
+
+    @property
+    def pairs(self) -> int:
+        return max((row.pairs for row in self.rows), default=0)
+
+    @property
+    def text(self) -> str:
+        """``serves: OpenVINO, 4.13 ms; own plan ios 4.15 ms; undecided after 40 pairs``."""
+        first, *others = self.rows
+        parts = [f"{SERVES}{_candidate_text(first, ', ')}"]
+        parts += [_candidate_text(row, " ") for row in others]
+        if self.is_pinned:
+            parts.append("pinned")
+        elif others:
+            state = "decided" if self.is_decided else "undecided"
+            pairs = f" after {self.pairs} pair{'s' * (self.pairs > 1)}" if self.pairs else ""
+            parts.append(state + pairs)
+        return "; ".join(parts)
+
+
+def _candidate_text(row: ContestRow, between: str) -> str:
+    name = RUNTIMES.get(row.name, f"own plan {row.name}")
+    latency = "" if row.latency_us is None else f"{between}{row.latency_us / 1e3:.2f} ms"
+    return name + latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,27 +291,17 @@ class Schedule:
     stages: tuple[Stage, ...]
     unit_names: tuple[str, ...]  # names of the operators that the indices refer to
     provenance: Provenance = field(default_factory=Provenance)
+    others: tuple[PlanCandidate, ...] = ()  # that may take its place, the best one first
 
     def __post_init__(self) -> None:
         units = len(self.unit_names)
-        if len(self.plan.launches) != units:
-            raise InvalidArtefact(f"the plan launches {len(self.plan.launches)} of {units} units")
-        staged = [op for stage in self.stages for op in stage.operators]
-        if self.stages and sorted(staged) != list(range(units)):
-            raise InvalidArtefact("the stages do not cover every unit exactly once")
-
-    @property
-    def measured_on(self) -> str:
-        """Key of the measurements that it rests on: of its device, in the state at that time."""
-        return key_in_state(self.key.device_key, self.provenance.state)
-
-    def is_of(self, state: str) -> bool:
-        """Whether it is the one for a device in the state of a name; "": in one not known.
-
-        What was measured while the state was not known is for any.
-        """
-        own = self.provenance.state
-        return own == state or not (is_state(own) and is_state(state))
+        for candidate in self.candidates:
+            launches = len(candidate.plan.launches)
+            if launches != units:
+                raise InvalidArtefact(f"the plan launches {launches} of {units} units")
+            staged = [op for stage in candidate.stages for op in stage.operators]
+            if candidate.stages and sorted(staged) != list(range(units)):
+                raise InvalidArtefact("the stages do not cover every unit exactly once")
 
     @property
     def runtime(self) -> str:
@@ -377,11 +406,8 @@ class Schedule:
     def best_other(self) -> Rival | None:
         """Fastest candidate of the other runtimes, of which Braid's own plans are one.
 
-        None: there is none that could serve, or it is not recorded, or no round counted in which
-        they were compared.
+        None: there is none that could serve, or it is not recorded.
         """
-        if self.is_undecided:
-            return None
         provenance, serving = self.provenance, self.chosen
         if not provenance.promoted:
             serving = next((x for x in provenance.candidates if x.name == SEQUENTIAL), None)
@@ -395,21 +421,66 @@ class Schedule:
         ]
         return Rival(*min(ratios)) if ratios else None
 
-    def found_provisional(self, provisional: Provisional | None) -> Schedule:
-        """The same schedule, provisional or settled."""
-        return replace(self, provenance=replace(self.provenance, provisional=provisional))
+    @property
+    def candidates(self) -> tuple[PlanCandidate, ...]:
+        """Ways to run the model that service chooses from; the first one is in force."""
+        own = PlanCandidate(self.planner, self.plan, self.stages, self.provenance.measured_us)
+        return (own, *self.others)
+
+    @property
+    def table(self) -> ContestTable:
+        """Its candidates as they are stored."""
+        rows = [
+            ContestRow(one.name, latency_us=one.latency_us, plan_id=self.led_by(one.name).plan_id)
+            for one in self.candidates
+        ]
+        return ContestTable(tuple(rows), self.provenance.is_decided)
+
+    def led_by(
+        self,
+        name: str,
+        *,
+        is_decided: bool = False,
+        latencies_us: Mapping[str, float | None] = NO_LATENCIES,
+    ) -> Schedule:
+        """The same schedule with another of its candidates in force, and latencies of some.
+
+        Raises:
+            ScheduleNotFound: it has no such candidate.
+        """
+        candidates = {
+            one.name: replace(one, latency_us=latencies_us.get(one.name) or one.latency_us)
+            for one in self.candidates
+        }
+        if name not in candidates:
+            names = ", ".join(candidates)
+            raise ScheduleNotFound(f"there is no plan {name!r}; plans of this schedule: {names}")
+        first = candidates.pop(name)
+        provenance = replace(self.provenance, is_decided=is_decided, measured_us=first.latency_us)
+        if name != self.planner:
+            figures = next((x for x in provenance.candidates if x.name == name), Contender(name))
+            provenance = replace(
+                provenance,
+                predicted_us=None,
+                gap=None,
+                spread=figures.spread,
+                max_abs_error=None,
+                max_rel_error=figures.max_rel_error,
+                top_agreement=figures.top_agreement,
+            )
+        return replace(
+            self,
+            planner=name,
+            plan=first.plan,
+            stages=first.stages,
+            others=tuple(candidates.values()),
+            provenance=provenance,
+        )
 
     @property
     def is_asked(self) -> bool:
         """True if the next job of its model makes it again."""
-        provisional = self.provenance.provisional
-        return provisional is not None and provisional.is_asked
-
-    @property
-    def is_undecided(self) -> bool:
-        """True if no candidate won or lost: they were not compared by rounds that counted."""
-        provisional = self.provenance.provisional
-        return provisional is not None and not provisional.is_compared
+        return bool(self.provenance.again)
 
     @property
     def serves_sequentially(self) -> bool:
@@ -438,19 +509,18 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
         "plan": plan_to_json(schedule.plan),
         "stages": [to_json(stage) for stage in schedule.stages],
         "unit_names": list(schedule.unit_names),
-        "provenance": _provenance_to_json(schedule.provenance),
+        "provenance": to_json(schedule.provenance),
+        "others": [
+            {
+                "name": other.name,
+                "plan": plan_to_json(other.plan),
+                "stages": [to_json(stage) for stage in other.stages],
+                "latency_us": other.latency_us,
+            }
+            for other in schedule.others
+        ],
     }
     return {**body, "sha256": _checksum(body)}
-
-
-def _provenance_to_json(provenance: Provenance) -> dict[str, Any]:
-    """JSON form; of a settled schedule that of versions that know no other."""
-    document = to_json(provenance)
-    if provenance.provisional is None:
-        del document["provisional"]
-    if not provenance.state:
-        del document["state"]
-    return document
 
 
 def schedule_from_json(document: Any) -> Schedule:
@@ -475,12 +545,25 @@ def schedule_from_json(document: Any) -> Schedule:
             key=ScheduleKey(**body["key"]),
             planner=body["planner"],
             plan=plan_from_json(body["plan"]),
-            stages=tuple(from_stored_json(Stage, stage) for stage in body["stages"]),
+            stages=_stages_from_json(body["stages"]),
             unit_names=tuple(body["unit_names"]),
             provenance=provenance_from_json(body["provenance"]),
+            others=tuple(
+                PlanCandidate(
+                    other["name"],
+                    plan_from_json(other["plan"]),
+                    _stages_from_json(other["stages"]),
+                    other["latency_us"],
+                )
+                for other in body.get("others", ())
+            ),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidArtefact(f"the schedule is malformed: {error!r}") from error
+
+
+def _stages_from_json(stages: Any) -> tuple[Stage, ...]:
+    return tuple(from_stored_json(Stage, stage) for stage in stages)
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

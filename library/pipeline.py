@@ -13,13 +13,11 @@ The settings are a server's: what stands in the environment counts here, too.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from time import monotonic
 
 from braid.compiler.cache import Cache
 from braid.compiler.compile import compile
@@ -39,7 +37,7 @@ from braid.compiler.progress import (
     ReportProgress,
     batch_size_label,
 )
-from braid.compiler.provisional import better_founded, cores_are_idle, due_at, with_present_engines
+from braid.compiler.regions import with_present_engines
 from braid.compiler.report import Event, Report
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, check_samples, read_given
@@ -119,9 +117,8 @@ class _Received:
 
 
 async def _compile(given: GivenFile, parts: _Parts) -> Compiled:
-    folder, device = parts.folder, parts.device
+    folder = parts.folder
     received = await folder.call(_receive, given, parts.work, parts.settings.max_samples_bytes)
-    await _ask_again(received, folder, device.device_key)
     imported = await _import(received, parts)
     shapes = imported.at_shapes()
     sizes = [size for one in shapes if one.is_planned for size in one.batch_sizes]
@@ -280,8 +277,7 @@ async def _schedule(
     folder, device, settings = parts.folder, parts.device, parts.settings
     sizes = {*imported.batch_sizes, batch_size}
     keys = {size: imported.schedule_key(device.device_key, size) for size in sizes}
-    find, present = folder.results.find_in_state, parts.retry(progress.retrying)
-    stored = await folder.call(find, keys[batch_size], (await present(device.find_state)).name)
+    stored = await folder.call(folder.results.find_schedule, keys[batch_size])
     if (
         stored is not None
         and not stored.is_asked
@@ -295,7 +291,6 @@ async def _schedule(
         report = _say_nothing
     else:
         progress.begun()
-    began = monotonic()
     limits = SearchLimits(settings.planner_memory_bytes, settings.planner_search_seconds)
     planner = PlannerProcess(limits.memory_bytes, limits.seconds)
     options = CompileOptions(planner, settings.tolerance, limits, samples, is_brief=is_brief)
@@ -303,26 +298,9 @@ async def _schedule(
     new, graph = await compile(imported, device, batch_size, options, cache, report)
     if is_brief and pays is not None and not pays(new):
         return new
-    key, before = await folder.call(folder.results.place_of, new)
-    before = None if before is None else with_present_engines(before, device.software)
-    schedule = better_founded(before, replace(new, key=key), monotonic() - began)
-    is_new = schedule.unit_names == new.unit_names
-    await folder.call(folder.results.put_schedule, schedule, graph if is_new else None)
-    return schedule
+    await folder.call(folder.results.put_schedule, new, graph)
+    return new
 
 
 def _say_nothing(event: Event) -> None:
     """Take what a brief compilation tells."""
-
-
-async def _ask_again(received: _Received, folder: CacheFolder, device_key: str) -> None:
-    """Have provisional schedules made again, if that may be of use now."""
-    results, now = folder.results, time.time()
-    stored = await folder.call(results.schedules_for, received.digest, received.options, device_key)
-    due = [
-        schedule
-        for schedule in stored
-        if (why := schedule.provenance.provisional) is not None and due_at(why, now) <= now
-    ]
-    if due and await cores_are_idle():
-        await folder.call(results.ask_again, due)

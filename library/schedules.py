@@ -45,17 +45,9 @@ class NetworkSchedule:
         """Why the schedule is not used, or ""."""
         return self.document.provenance.reason
 
-    @property
-    def provisional(self) -> str:
-        """Why compiling again may find a faster plan: other work had the cores. Empty: settled."""
-        provisional = self.document.provenance.provisional
-        return "" if provisional is None else provisional.reason
-
     def __str__(self) -> str:
         shown, batch = self.document, self.document.key.batch_size
         used = "" if self.is_used else f"; the sequential plan runs: {self.reason}"
-        if self.provisional:
-            used += f"; provisional, compile again on a quieter machine: {self.provisional}"
         best = shown.best_other
         beside = f", {rival_text(best.ratio, best.name)}" if best else ""
         return (

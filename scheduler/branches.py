@@ -12,9 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from braid.core.graph import OpGraph
-
-LEAST_GAIN = 0.15
-"""Part of all work that lanes beside each other have to take off, at least."""
+from braid.core.margins import BRANCH_GAIN
 
 
 class Branches(NamedTuple):
@@ -41,7 +39,7 @@ def find_branches(
     reads = [
         [makers[value] for value in unit.inputs if value in makers] for unit in graph.operators
     ]
-    most = LEAST_GAIN * sum(work_us), len(reads)  # gain, then length: what is left out waits
+    most = BRANCH_GAIN * sum(work_us), len(reads)  # gain, then length: what is left out waits
     best = range(0)
     for start in sorted({0, *starts}):
         joined = _Joined()

@@ -20,6 +20,7 @@ def batch_policy(settings: Settings) -> BatchPolicy:
         max_rows=settings.max_queue_rows,
         max_queue_s=queue_limit_s(settings.max_queue_ms),
         side_by_side=settings.side_by_side,
+        explore_share=settings.plan_explore_share,
     )
 
 

@@ -155,6 +155,9 @@ class Settings(FleetSettings):
     # measured to compute more; registrations measure it. Off: one after the other on all threads.
     side_by_side: bool = True
 
+    # Largest share of requests for plans that are not the best, which service compares (0: none).
+    plan_explore_share: float = Field(default=0.1, ge=0, le=0.5)
+
     # A run on a device is ended when it takes 20 times as long as its plan did when that was
     # prepared, but not before the first of these, and at the latest after the second.
     run_seconds: float = Field(default=20.0, gt=0, le=86_400)
@@ -214,15 +217,8 @@ class Settings(FleetSettings):
     # of the repository, also those whose files cannot serve.
     ready_models: Annotated[tuple[str, ...], NoDecode] = ()
 
-    # A plan drifts if it is this much slower or faster than profiled, for this long without a
-    # break. What drifts is reported. What became slower is profiled again in the background if
-    # asked for; of what is faster the profile was wrong: it is made again in idle time.
-    drift_ratio: float = Field(default=1.5, gt=1, le=1000)
-    drift_seconds: float = Field(default=600.0, gt=0)
-    reprofile_on_drift: bool = False
-
-    # Schedules that rest on figures of a busy machine are made again in idle time, by themselves;
-    # lengths to schedule are chosen by those of requests, and padded requests are checked again.
+    # In idle time, plans are compared on inputs of requests, lengths to schedule are chosen by
+    # those of requests, and padded requests are checked again.
     compare_again: bool = True
 
     # Triton's nv_inference_* names beside Braid's own metrics.

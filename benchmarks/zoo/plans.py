@@ -41,7 +41,6 @@ class PlanFacts:
     units: Mapping[str, int] = field(default_factory=dict)  # engine that serves -> units
     kinds_ms: Mapping[str, float] = field(default_factory=dict)  # kind -> own units, each alone
     choices: Mapping[str, str] = field(default_factory=dict)  # unusual kernels
-    provisional: str = ""
     digest: str = ""
 
 
@@ -74,7 +73,6 @@ def plan_facts(net: braid.Network, rows: int) -> PlanFacts:
         units=_units_by_engine(schedule),
         kinds_ms=kinds_ms,
         choices=dict(provenance.choices),
-        provisional=found.provisional,
         digest=schedule.key.model_digest,
     )
 

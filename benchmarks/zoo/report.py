@@ -92,8 +92,7 @@ def _engines(records: Sequence[Record]) -> Iterator[str]:
     yield f"what serves: {_counted(served)}"
     yield (
         f"candidates refused: {_counted(refused)}; fallbacks: "
-        f"{sum(len(plan['fallbacks']) for plan in plans)}; provisional: "
-        f"{sum(bool(plan['provisional']) for plan in plans)} of {len(plans)}"
+        f"{sum(len(plan['fallbacks']) for plan in plans)}"
     )
 
 

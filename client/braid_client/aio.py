@@ -146,6 +146,7 @@ class AsyncClient(Connection):
         lengths: Sequence[int] | str = "",
         batchable: bool = False,
         residency: str | None = None,
+        pin: str = "",
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -157,6 +158,7 @@ class AsyncClient(Connection):
             residency,
             lengths=lengths,
             batchable=batchable,
+            pin=pin,
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = accepted_job(
@@ -260,7 +262,6 @@ class AsyncClient(Connection):
         *,
         version: str | int | None = None,
         shapes: str = "",
-        state: str = "",
         timeout_s: float | None = None,
     ) -> ScheduleDocuments:
         """Read a schedule and its operator graph as JSON; see ``Client.schedule``."""
@@ -270,7 +271,6 @@ class AsyncClient(Connection):
             device=device,
             batch_size=batch,
             shapes=shapes,
-            state=state,
         )
         answer = await self._call(rpcs.GET_SCHEDULE, request, timeout_s)
         return documents_from_wire(answer)
@@ -289,6 +289,11 @@ class AsyncClient(Connection):
             model=name, version=version_text(version), device=device, batch_size=batch or 0
         )
         return job_from_wire(await self._call(rpcs.SCHEDULE_AGAIN, request, timeout_s))
+
+    async def pin_plan(self, name: str, plan: str, *, timeout_s: float | None = None) -> None:
+        """Let one plan serve whatever requests show; see ``Client.pin_plan``."""
+        request = admin_pb2.PinPlanRequest(model=name, plan=plan)
+        await self._call(rpcs.PIN_PLAN, request, timeout_s)
 
     async def _upload(
         self,

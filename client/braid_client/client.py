@@ -172,6 +172,7 @@ class Client(Connection):
         lengths: Sequence[int] | str = "",
         batchable: bool = False,
         residency: str | None = None,
+        pin: str = "",
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -204,6 +205,8 @@ class Client(Connection):
                 do not influence each other. A wrong statement lets callers change others' answers.
             residency: "pinned", "resident" or "on-demand", for all versions of the name; None: as
                 it was. ``set_serving`` changes it, and what goes with it.
+            pin: plan that serves wherever a schedule has it, for all versions of the name; empty:
+                as it was. ``pin_plan`` changes it.
             wait: return only when the job has ended; ``timeout_s`` then bounds that too.
             on_progress: called with each state of the job, if ``wait``.
             on_upload: called, in another thread, with the bytes sent and the bytes in all.
@@ -218,6 +221,7 @@ class Client(Connection):
             residency,
             lengths=lengths,
             batchable=batchable,
+            pin=pin,
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = accepted_job(self._upload(header, model, sample_bytes(samples), on_upload, timeout_s))
@@ -347,7 +351,6 @@ class Client(Connection):
         *,
         version: str | int | None = None,
         shapes: str = "",
-        state: str = "",
         timeout_s: float | None = None,
     ) -> ScheduleDocuments:
         """Read a schedule of a model and the operator graph whose units it names, as JSON.
@@ -358,11 +361,9 @@ class Client(Connection):
             device: e.g. ``cpu``; empty means the first device.
             version: a number or a label; None means the one that answers.
             shapes: as a ``ScheduleSummary`` has them; empty means the main ones.
-            state: of the device, as a ``ScheduleSummary`` has it; empty means the one that serves.
 
         Raises:
-            ScheduleNotFound: no such model, or no schedule (yet) for this device, batch, shapes and
-                state.
+            ScheduleNotFound: no such model, or no schedule (yet) for this device, batch and shapes.
         """
         request = admin_pb2.GetScheduleRequest(
             model=name,
@@ -370,7 +371,6 @@ class Client(Connection):
             device=device,
             batch_size=batch,
             shapes=shapes,
-            state=state,
         )
         answer = self._call(rpcs.GET_SCHEDULE, request, timeout_s)
         return documents_from_wire(answer)
@@ -386,8 +386,7 @@ class Client(Connection):
     ) -> Job:
         """Have schedules measured and made again; they serve until the new ones are verified.
 
-        That is of use where the machine, or what else runs on it, is not as it was. Provisional
-        schedules are made again by themselves once the machine is quieter.
+        That is of use where the machine, or what else runs on it, is not as it was.
 
         Args:
             name: name of the model.
@@ -407,6 +406,21 @@ class Client(Connection):
             model=name, version=version_text(version), device=device, batch_size=batch or 0
         )
         return job_from_wire(self._call(rpcs.SCHEDULE_AGAIN, request, timeout_s))
+
+    def pin_plan(self, name: str, plan: str, *, timeout_s: float | None = None) -> None:
+        """Let one plan serve wherever a schedule of a model has it, whatever requests show.
+
+        Then bits repeat, and no other plan is tried. An empty ``plan`` lets requests decide again.
+
+        Args:
+            name: name of the model.
+            plan: planner or runtime, as ``ScheduleSummary.contest`` names it.
+
+        Raises:
+            ModelNotFound: no such model.
+            InvalidArgument: no schedule of it has such a plan.
+        """
+        self._call(rpcs.PIN_PLAN, admin_pb2.PinPlanRequest(model=name, plan=plan), timeout_s)
 
     def _upload(
         self,

@@ -94,7 +94,7 @@ def _plan(summary: ScheduleSummary) -> tuple[object, ...]:
 
 def _serving(summary: ScheduleSummary) -> str:
     serves = "" if summary.promoted else " (the sequential plan serves)"
-    return f"{summary.planner}{serves}{', provisional' if summary.provisional else ''}"
+    return f"{summary.planner}{serves}"
 
 
 def _output(name: str, array: Array) -> tuple[object, ...]:

@@ -152,6 +152,34 @@ class SideBySide:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanCandidate:
+    """A plan that requests may choose, beside the one that serves."""
+
+    name: str  # planner, or runtime
+    pairs: int  # of blocks of consecutive batches, one of it and one of what serves
+    ratio: float | None  # of its latency to that of what serves; None: not known
+    low: float | None  # interval of the ratio
+    high: float | None
+    share: float  # of all requests
+    runs: int  # batches
+    latency_us: float  # of its newest runs, else as last measured
+    plan_id: str  # as answers name it
+
+
+@dataclass(frozen=True, slots=True)
+class PlanContest:
+    """Which of a few plans is the fastest in service; ``str`` says it in one line."""
+
+    candidates: tuple[PlanCandidate, ...]  # the one that serves first
+    decided: bool
+    pinned: bool
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleSummary:
     """Plan of one device, shape and batch size. Latencies in microseconds."""
 
@@ -164,7 +192,7 @@ class ScheduleSummary:
     measured_us: float
     sequential_us: float  # in the same run
     speedup: float  # over sequential, median of the turns in which both ran; 0.0: not known
-    promoted: bool  # False: the sequential plan serves: this one is not faster without doubt
+    promoted: bool  # False: the sequential plan serves: this one is not faster
     precision: str = ""  # that it computes in; empty from servers that know FP32 only
     max_rel_error: float = 0.0  # of outputs against FP32, relative to the largest element
     speedup_least: float | None = None  # interval of ``speedup`` (90 %); None: not known
@@ -174,12 +202,10 @@ class ScheduleSummary:
     side_by_side: SideBySide | None = None  # under load; None: one after the other on all threads
     samples: int = 0  # that ``max_rel_error`` was measured on; 0: seeded inputs
     top_agreement: float | None = None  # part of the samples with the reference's top class
-    provisional: str = ""  # why it is to be made again, by itself; empty: it is settled
     best_other: str = ""  # fastest candidate of the other runtimes; empty: none is known
     best_other_ratio: float = 0.0  # its latency over that of what serves
     shapes: str = ""  # extents that it is made for, other than the batch, e.g. "length=64"
-    state: str = ""  # of the device when it was measured: "near", "far"; empty: not known
-    other_states: tuple[str, ...] = ()  # that have a schedule of their own
+    contest: PlanContest | None = None  # how its plans fare in service; None: an older server
 
     def _repr_html_(self) -> str:
         return notebook.summary_html(self)
@@ -400,6 +426,7 @@ def register_header(
     residency: str | None = None,
     lengths: Sequence[int] | str = "",
     batchable: bool = False,
+    pin: str = "",
 ) -> admin_pb2.RegisterModelHeader:
     options = PlannerOptions(planner) if isinstance(planner, str) else planner
     several = [input_shapes] if isinstance(input_shapes, Mapping) else list(input_shapes or ())
@@ -422,6 +449,7 @@ def register_header(
         lengths=lengths if isinstance(lengths, str) else ",".join(map(str, lengths)),
         residency=None if residency is None else admin_pb2.Residency(kind=residency),
         batchable=batchable,
+        pin=pin,
     )
 
 
@@ -449,8 +477,17 @@ def _summary_from_wire(message: admin_pb2.ScheduleSummary) -> ScheduleSummary:
     beside = None
     if message.HasField("side_by_side"):
         beside = SideBySide(**_same(message.side_by_side, SideBySide))
-    others = {"side_by_side": beside, "other_states": tuple(message.other_states)}
+    others: dict[str, Any] = {"side_by_side": beside, "contest": None}
+    if message.HasField("contest"):
+        contest = message.contest
+        candidates = tuple(map(_candidate_from_wire, contest.candidates))
+        others["contest"] = PlanContest(**_same(contest, PlanContest) | {"candidates": candidates})
     return ScheduleSummary(**_same(message, ScheduleSummary) | absent | others)
+
+
+def _candidate_from_wire(message: admin_pb2.PlanCandidate) -> PlanCandidate:
+    absent = {name: None for name in ("ratio", "low", "high") if not message.HasField(name)}
+    return PlanCandidate(**_same(message, PlanCandidate) | absent)
 
 
 def _same(message: Message, record: type) -> dict[str, Any]:

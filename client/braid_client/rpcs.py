@@ -92,6 +92,7 @@ RPCS: Final = (
     SET_SERVING := _rpc(_ADMIN, "SetServing"),
     GET_SCHEDULE := _rpc(_ADMIN, "GetSchedule", Retry.READ, ScheduleNotFound),
     SCHEDULE_AGAIN := _rpc(_ADMIN, "ScheduleAgain"),
+    PIN_PLAN := _rpc(_ADMIN, "PinPlan"),
     LIST_NODES := _rpc(_ADMIN, "ListNodes", Retry.READ),
 )
 

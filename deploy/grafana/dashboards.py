@@ -181,15 +181,16 @@ SCHEDULES = (
         width=12,
     ),
     Panel(
-        "Drift: live over profiled latency",
-        [(f"braid_plan_drift_ratio{{{PLAN}}}", BATCH)],
+        "Batches by plan",
+        [(f"sum by (plan) (rate(braid_plan_runs_total{{{PLAN}}}{RATE}))", "{{plan}}")],
+        "ops",
         width=12,
-        about="1 is as profiled. Above BRAID_DRIFT_RATIO for BRAID_DRIFT_SECONDS raises the alert.",
+        about="Where requests choose from several plans.",
     ),
     Panel(
-        "Live latency of plans",
-        [(f"braid_plan_live_latency_seconds{{{PLAN}}}", BATCH)],
-        "s",
+        "Time that trying other plans cost",
+        [(f"braid_plan_estimated_loss_ratio{{{PLAN}}}", BATCH)],
+        "percentunit",
         width=12,
     ),
     Panel(
@@ -209,11 +210,6 @@ SCHEDULES = (
         "Measurement cost",
         [(f'sum by (device) ({MEASURE}_seconds_total{{device=~"$device"}})', "{{device}}")],
         "s",
-        width=6,
-    ),
-    Panel(
-        "Profiled again because of drift",
-        [('sum by (device) (braid_reprofiles_total{device=~"$device"})', "{{device}}")],
         width=6,
     ),
 )
@@ -286,12 +282,6 @@ FLEET = (
             (f"rate(braid_fleet_reconciliation_failures_total{RATE})", "failed " + NODE),
         ],
         "ops",
-    ),
-    Panel(
-        "Schedules that run at another speed here",
-        [("sum by (instance, device) (braid_fleet_schedules_off_speed_total)",
-          "{{instance}} {{device}}")],
-        about="More than 25 % slower or faster than where they were measured.",
     ),
     Panel("Cache of shared files", [("braid_fleet_cache_bytes", NODE)], "bytes"),
     Panel(

@@ -42,7 +42,6 @@ from braid.engine.program.engines import Engine, EnginePlace, Whole
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import NO_PARTS, OpenedParts, Program
 from braid.engine.program.work import estimated_profile
-from braid.engine.runtime.lost_cores import NoWaits, ThreadWaits
 from braid.engine.runtime.memory import is_out_of_memory
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
@@ -93,11 +92,9 @@ class CpuBackend:
         ``cpu_quota`` is as in ``WorkerOptions``.
         """
         self._executor = executor
-        self._waits = ThreadWaits if executor.threads <= executor.usable_cores else NoWaits
         options = timer or TimerOptions()
         self._probe = CoreProbe(executor.lane_cores)
-        how = options, self._waits, lambda: self._probe.groups
-        self._timer = CpuStageTimer(executor, activation_bytes, *how)
+        self._timer = CpuStageTimer(executor, activation_bytes, options, lambda: self._probe.groups)
         self._places: dict[int, Sequence[CpuPlace]] = {}
         self._device_cpus = executor.cpus if device_cpus is None else device_cpus
         self._cpu_quota = cpu_quota
@@ -190,7 +187,7 @@ class CpuBackend:
         return estimated_profile(unit, graph)
 
     def overheads(self) -> Generator[None, None, StageOverheads]:
-        return measure_overheads(self._executor, self._waits)
+        return measure_overheads(self._executor)
 
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests

@@ -9,18 +9,15 @@ its first kernel to its last (``CpuExecutor.stage``): in a plan there is nothing
 
 A series ends when its samples agree; if too many of them were taken while the reference ran at
 another speed, it is repeated.
-A measurement most of whose samples were taken while threads waited for their cores is disturbed.
 
 Fixed prices are measured with units that do next to nothing. Planners use them in lower bounds
 (scheduler/cost.py, ``Overheads``), so the price of a group is the lowest that was seen; the price
-of a stage, which is safe when too large, is the median. What threads waited for their cores is in
-none of them: where no sample is without, nothing is promised.
+of a stage, which is safe when too large, is the median.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from time import monotonic, perf_counter_ns
@@ -35,18 +32,16 @@ from braid.engine.cpu.lanes import lay_out_stage
 from braid.engine.device import AskedStage, MakeInputs
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
-from braid.engine.runtime.lost_cores import ThreadWaits
-from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests, waited_part
+from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests
 from braid.engine.timing.overheads import CHAIN, tiny_graph
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import (
-    MOST_WAITED,
     ReferenceWork,
-    Sampler,
     Sweep,
     TimerOptions,
     reduce_samples,
     steady,
+    uninterrupted,
 )
 
 LONG_US = 10_000.0
@@ -64,20 +59,16 @@ class CpuStageTimer:
         executor: CpuExecutor,
         activation_bytes: int,
         options: TimerOptions,
-        waits: Callable[[], ThreadWaits] = ThreadWaits,
         near: Callable[[], Groups] = tuple,
     ) -> None:
         """Use ``executor``; keep at most ``activation_bytes`` of a program's values.
 
-        ``waits`` begins to count what threads wait for their cores. ``near`` are groups of threads
-        that are near one another now.
+        ``near`` are groups of threads that are near one another now.
         """
         self._near = near
-        self._waits = waits
         self._executor = executor
         self._activation_bytes = activation_bytes
         self._options = options
-        self._sampler = Sampler()
         self._reference = ReferenceWork()
         self._sweep = Sweep(executor.threads)
         self._activations: Activations | None = None
@@ -131,42 +122,35 @@ class CpuStageTimer:
     ) -> Generator[None, None, StageLatency]:
         """Warm up, then samples until enough of them are steady."""
         for _ in range(2):
-            first = self._sample(run, pause)
+            first_us = self._sample(run, pause)
             yield
-            if first.us > LONG_US:
+            if first_us > LONG_US:
                 break
-        is_hopeless = stage.hopeless_us is not None and first.us > stage.hopeless_us
-        if is_hopeless and first.waited <= MOST_WAITED:
-            return StageLatency(first.us, 0.0, 1)
+        if stage.hopeless_us is not None and first_us > stage.hopeless_us:
+            return StageLatency(first_us, 0.0, 1)
         kept: list[float] = []
-        waits: list[float] = []
         samples: list[float] = []
-        until, before = monotonic() + self._options.most_s, self._sampler.interruptions
+        until = monotonic() + self._options.most_s
         for _ in range(self._options.max_series):
             samples, references = [], []
             while len(samples) < self._options.repeats and not self._options.agree(samples):
-                is_disturbed = self._sampler.interruptions > before
-                if len(samples) >= self._options.agreeing and is_disturbed and monotonic() >= until:
-                    return _reduced(samples, waits)
+                if len(samples) >= self._options.agreeing and monotonic() >= until:
+                    return reduce_samples(samples)
                 references.append(self._sample_reference())
-                sample = self._sample(run, pause)
-                samples.append(sample.us)
-                waits.append(sample.waited)
+                samples.append(self._sample(run, pause))
                 yield
             kept += steady(samples, references)
             if len(kept) > len(samples) // 2:
                 break
-        return _reduced(kept or samples, waits)
+        return reduce_samples(kept or samples)
 
-    def _sample(self, run: StageRun, pause: YieldToRequests) -> NetTime:
+    def _sample(self, run: StageRun, pause: YieldToRequests) -> float:
         def sample() -> NetTime:
-            # From before the sweep: a thread that lost its core in it may not have it back.
-            waits = self._waits()
             self._sweep.run()
             clock = NetClock(pause)
-            return clock.net_time(*run(clock)).beside(waits.longest_ns())
+            return clock.net_time(*run(clock))
 
-        return self._sampler.uninterrupted(sample)
+        return uninterrupted(sample)
 
     def _sample_reference(self) -> float:
         start = perf_counter_ns()
@@ -174,40 +158,21 @@ class CpuStageTimer:
         return (perf_counter_ns() - start) / 1e3
 
 
-def _reduced(samples_us: Sequence[float], waits: Sequence[float]) -> StageLatency:
-    """Latency of a stage, by samples and what threads waited in all that were taken."""
-    in_vain = sum(waited > MOST_WAITED for waited in waits)
-    return replace(reduce_samples(samples_us), is_disturbed=2 * in_vain > len(waits))
-
-
 _SAMPLES = 9
-_MOST_SAMPLES = 4 * _SAMPLES  # with those in which threads waited for their cores
 _INNER = 50  # runs of an idle stage in one sample: each takes some microseconds
 
 
-def measure_overheads(
-    executor: CpuExecutor, begin_waits: Callable[[], ThreadWaits] = ThreadWaits
-) -> Generator[None, None, StageOverheads]:
-    """Measure the overheads of stages, in some milliseconds; yields between samples.
-
-    ``begin_waits`` begins to count what threads wait for their cores.
-    """
+def measure_overheads(executor: CpuExecutor) -> Generator[None, None, StageOverheads]:
+    """Measure the overheads of stages, in some milliseconds; yields between samples."""
     groups = {"single": [1], "chain": [CHAIN], "pair": [1] * min(2, executor.threads)}
     stages = {name: _stage(executor, counts) for name, counts in groups.items()}
     samples: dict[str, list[float]] = {name: [] for name in stages}
     for stage in stages.values():
         _sample_us(stage)
-    for _ in range(_MOST_SAMPLES):
-        waits = begin_waits()
-        samples_us = {name: _sample_us(stage) for name, stage in stages.items()}
-        if waited_part(waits.longest_ns(), sum(samples_us.values()) * _INNER * 1e3) <= MOST_WAITED:
-            for name, sample_us in samples_us.items():
-                samples[name].append(sample_us)
+    for _ in range(_SAMPLES):
+        for name, stage in stages.items():
+            samples[name].append(_sample_us(stage))
         yield
-        if len(samples["single"]) == _SAMPLES:
-            break
-    else:
-        return StageOverheads(stage_us=max(samples_us.values()))
     single = median(samples["single"])
     launch = max(0.0, (median(samples["chain"]) - single) / (CHAIN - 1))
     return StageOverheads(

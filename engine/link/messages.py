@@ -16,7 +16,7 @@ Tensors never travel here: they lie in shared memory, and messages name offsets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from braid.core import errors
@@ -48,12 +48,7 @@ class ProgramRequest(WorkerRequest[ReplyT_co]):
 
 @dataclass(frozen=True, slots=True)
 class MeasurementRequest(ProgramRequest[ReplyT_co]):
-    """A request that the worker works for between inferences; it can be dropped.
-
-    It ends with DeviceChanged where the device is not in ``state``.
-    """
-
-    state: str | None = field(default=None, kw_only=True)  # name of a DeviceState; None: any
+    """A request that the worker works for between inferences; it can be dropped."""
 
 
 # Replies that are no fact of their own.
@@ -139,7 +134,6 @@ class PartMeasurement:
 
     latency_us: float | None = None  # None: one is refused
     problem: str = ""  # why
-    is_disturbed: bool = False  # other processes had the cores meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +151,6 @@ class PlaceMeasurement:
     runtime: str  # of braid.core.runtimes; empty: the sequential plan
     latency_us: float  # median over turns
     ratios: tuple[float, ...]  # runs a second over those on all threads, one a turn
-    doubt: str = ""  # why nothing may be decided by it, of all ways; empty: figures are sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +169,6 @@ class SearchProgress:
     measured_s: tuple[float, ...]  # that each stage took which was measured
     reused: int  # latencies that needed no measurement
     learned: int  # of the measured ones, those that were not cached before
-    disturbed: int  # of the measured ones, those taken while other processes had the cores
     latencies: Mapping[str, StageLatency]  # to be cached, by signature
 
 

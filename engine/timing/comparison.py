@@ -1,7 +1,6 @@
 """Comparison of whole models: errors and latency of each contender.
 
     each once: errors ──wrong or failing ones leave──> rounds, all contenders in turns (rounds.py)
-    rounds in which other processes had the cores do not count  ──too many──> in doubt
 
 Contender 0 is the baseline and always stays. The numerical reference is none of the contenders: it
 is the plain interpreter over registry kernels in fp32.
@@ -19,7 +18,6 @@ from braid.core.errors import BraidError, DeviceLost, InvalidRequest, WorkerFaul
 from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import TimedContender
-from braid.engine.timing.counted_rounds import MOST_SPREAD, CountedRounds
 from braid.engine.timing.rounds import RoundOptions, run_rounds
 from braid.engine.timing.runs import Tensors
 from braid.engine.timing.samples import reduce_samples
@@ -39,15 +37,14 @@ class ComparisonOptions:
     """Tolerance, rounds and time of a comparison."""
 
     tolerance: float  # of outputs, relative to the largest element; above it a contender runs once
-    budget_s: float = 10.0  # a round that began is finished, and the least number is always held
-    patience_s: float = 10.0  # for rounds that do not count, beside the budget
+    budget_s: float = 3.0  # a round that began is finished, and the least number is always held
     rounds: RoundOptions = field(default_factory=RoundOptions)
 
     @staticmethod
     def brief(tolerance: float) -> ComparisonOptions:
         """Options to tell within a few runs who is hopeless."""
         rounds = RoundOptions(min_rounds=3, max_rounds=5, turn_s=0.01)
-        return ComparisonOptions(tolerance, budget_s=2.0, patience_s=2.0, rounds=rounds)
+        return ComparisonOptions(tolerance, budget_s=2.0, rounds=rounds)
 
 
 def compare(
@@ -55,21 +52,14 @@ def compare(
     checks: Iterable[Check],
     options: ComparisonOptions,
     pause: YieldToRequests = no_pause,
-    counted: CountedRounds | None = None,
-) -> Generator[float | None, float | None, list[PlanMeasurement]]:
+) -> Generator[float, None, list[PlanMeasurement]]:
     """Measure contenders, the first being the baseline; yields the fraction done after each run.
-
-    It may be left at a yield for any time, and is then sent the seconds that it was left.
-
-    If the comparison is in doubt, all results say why, and none has left as slower. Of one that is
-    alone nothing is to be decided.
 
     Args:
         contenders: what can run the model.
         checks: inputs to find errors on, at least one, read one after the other; the first one's
             are those that runs are timed on.
         pause: lets inference go first.
-        counted: judges the rounds; None: by the waits of this process's threads.
 
     Raises:
         WorkerFault: the baseline does not run.
@@ -78,7 +68,6 @@ def compare(
     for check in checks:
         inputs = check.inputs if inputs is None else inputs
         for contender in contenders:
-            contender.sampler = contenders[0].sampler
             _check(contender, check, pause)
             yield 0.0
     assert inputs is not None, "nothing to find errors on"
@@ -87,16 +76,7 @@ def compare(
     error = contenders[0].max_rel_error or 0.0
     least = error if isfinite(error) else 0.0
     right = [x for x in contenders if x is contenders[0] or _is_right(x, options, least)]
-    judge = counted or CountedRounds(options.patience_s)
-    rounds = options.rounds
-    staying = yield from run_rounds(right, inputs, rounds, options.budget_s, judge, pause)
-    is_enough = not judge.has_given_up or judge.counted >= rounds.min_rounds
-    doubt = ""
-    if len(right) > 1:
-        is_lost = not is_enough or judge.has_lost_too_many
-        doubt = judge.reason if is_lost else _doubt_by_spread(staying)
-    if doubt or not is_enough:
-        return [_doubtful(contender, doubt) for contender in contenders]
+    staying = yield from run_rounds(right, inputs, options.rounds, options.budget_s, pause)
     return [_result(contender, contenders[0], contender in staying) for contender in contenders]
 
 
@@ -167,34 +147,6 @@ def same_top_class(got: Tensors, reference: Tensors, rows: int) -> tuple[int, in
         have = got[name].reshape(shape)[:rows].argmax(1)
         compared, agreed = compared + len(want), agreed + int((want == have).sum())
     return compared, agreed
-
-
-def _doubt_by_spread(contenders: Sequence[TimedContender]) -> str:
-    """Text that says whose runs scatter too much to tell anything; empty: nobody's do."""
-    spreads = [reduce_samples(samples).spread for rival in contenders if (samples := rival.all_us)]
-    widest = max(spreads, default=0.0)
-    if widest <= MOST_SPREAD:
-        return ""
-    return f"runs of one candidate scatter by {widest:.0%} of what they take"
-
-
-def _doubtful(contender: TimedContender, doubt: str) -> PlanMeasurement:
-    """What was seen of a contender in a comparison that decides nothing."""
-    counted = contender.all_us
-    timing = reduce_samples(samples) if (samples := counted or contender.lost_us) else None
-    everything = [*counted, *contender.lost_us]
-    return PlanMeasurement(
-        latency_us=timing.latency_us if timing else None,
-        spread=timing.spread if timing else None,
-        runs=len(samples),
-        max_abs_error=contender.max_abs_error,
-        max_rel_error=contender.max_rel_error,
-        problem=contender.problem,
-        activation_bytes=None if contender.problem else contender.activation_bytes(),
-        top_agreement=contender.agreed / contender.compared if contender.compared else None,
-        doubt=doubt,
-        range_us=(min(everything), max(everything)) if everything else (),
-    )
 
 
 def _result(contender: TimedContender, baseline: TimedContender, stayed: bool) -> PlanMeasurement:

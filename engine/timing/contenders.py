@@ -19,7 +19,7 @@ from time import sleep
 
 from braid.engine.runtime.yielding import NetTime, YieldToRequests
 from braid.engine.timing.runs import Run, Tensors
-from braid.engine.timing.samples import Sampler
+from braid.engine.timing.samples import uninterrupted
 
 QUICK_US = 150_000.0
 """In a run of less than this, the state of the caches counts."""
@@ -39,50 +39,48 @@ class TimedContender:
     run: Run
     timed_us: Callable[[Tensors], float] | None = None  # runs the model; the device's own time
     activation_bytes: Callable[[], int | None] = lambda: None  # asked when it has run
-    turns_us: list[list[float]] = field(default_factory=list)  # of each round that counted
-    lost_us: list[float] = field(default_factory=list)  # samples of rounds that did not count
+    turns_us: list[list[float]] = field(default_factory=list)  # of each round
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     tolerance: float | None = None  # of its outputs; None: that of the comparison
     compared: int = 0  # rows of samples whose top class is known ...
     agreed: int = 0  # ... and those where it is the reference's
     problem: str = ""  # why it cannot run; empty if it can
-    sampler: Sampler = field(default_factory=Sampler)  # one for all that are compared
 
     @property
     def is_quick(self) -> bool:
         """Whether a run that does not count comes before each sample, to fill the caches."""
-        return min(self.all_us or self.lost_us, default=0.0) < QUICK_US
+        return min(self.all_us, default=0.0) < QUICK_US
 
     @property
     def all_us(self) -> list[float]:
-        """Samples of all rounds that counted."""
+        """Samples of all rounds."""
         return list(chain.from_iterable(self.turns_us))
 
     @property
     def medians_us(self) -> list[float]:
-        """Latency in each round that counted."""
+        """Latency in each round."""
         return [median(turn_us) for turn_us in self.turns_us]
 
 
 def sample_of(
     contender: TimedContender, inputs: Tensors, pause: YieldToRequests, idle_s: float
-) -> NetTime:
-    """Time of one run of a device that was idle for ``idle_s`` seconds before.
+) -> float:
+    """Microseconds of one run of a device that was idle for ``idle_s`` seconds before.
 
     ``inputs`` are those of the contender's first run. Time that the device itself tells is that of
     its kernels, to which idle seconds before them make no difference.
     """
     if (timed_us := contender.timed_us) is not None:
-        return contender.sampler.uninterrupted(lambda: NetTime(timed_us(inputs), False))
+        return uninterrupted(lambda: NetTime(timed_us(inputs), False))
 
     def sample() -> NetTime:
         idle(idle_s, pause)
         ran = contender.run(inputs, pause)
         was_interrupted = ran.was_interrupted and ran.busy_us <= _SHORT_US
-        return NetTime(ran.latency_us, was_interrupted, ran.waited)
+        return NetTime(ran.latency_us, was_interrupted)
 
-    return contender.sampler.uninterrupted(sample)
+    return uninterrupted(sample)
 
 
 def idle(seconds: float, pause: YieldToRequests) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from math import inf
 from pathlib import Path
-from time import monotonic
 
 import torch
 
@@ -27,7 +25,7 @@ class TimerOptions:
     agreeing: int = 3  # a series ends early once this many samples agree ...
     agreement: float = 0.03  # ... within this fraction of their median
     max_series: int = 3  # how often a series may be repeated because the machine drifted
-    most_s: float = 0.3  # after which ``agreeing`` samples are enough if any was interrupted
+    most_s: float = 0.3  # after which ``agreeing`` samples are enough
 
     def agree(self, samples_us: Sequence[float]) -> bool:
         """Whether the samples so far leave little to learn from more of them."""
@@ -37,55 +35,24 @@ class TimerOptions:
         return span_us <= self.agreement * statistics.median(samples_us)
 
 
-ATTEMPTS, TRIED_S = 3, 0.25
-"""To take a sample that nothing interrupts: so many, and more for so long, in which a device that
-is never idle leaves the cores to a bench once (server/devices/duty_cycle.py)."""
-
-IN_VAIN, HOPEFUL = 4, 8
-"""After so many samples in a row that were interrupted however often they were tried, only each of
-``HOPEFUL`` is tried for ``TRIED_S``: on a machine whose cores are all taken nothing else helps."""
+ATTEMPTS = 3
+"""To take a sample that no request interrupts."""
 
 
-MOST_WAITED = 0.1
-"""Part of a sample that a thread may have waited for its core. Of more the sample tells nothing:
-only what certainly was the calling thread's own wait is taken off it."""
+def uninterrupted(sample: Callable[[], NetTime]) -> float:
+    """Microseconds of a sample that was not interrupted, out of several if need be.
 
-
-class Sampler:
-    """Takes samples of one measurement, as far as possible without interruptions."""
-
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        """Begin in hope; ``clock`` tells seconds."""
-        self._clock = clock
-        self._in_vain = 0  # samples in a row
-        self.interruptions = 0
-        """Number of tries that were interrupted."""
-
-    def uninterrupted(self, sample: Callable[[], NetTime]) -> NetTime:
-        """A sample that was not interrupted, out of several if need be.
-
-        If all of them are it is the least: interruptions add to a latency, or do not show in it.
-        What was certainly theirs may have been taken off (engine/runtime/yielding.py), never more.
-        A sample that cannot be (``braid.core.measurement``) counts as interrupted, and never as a
-        latency.
-        """
-        is_hopeful = self._in_vain < IN_VAIN or self._in_vain % HOPEFUL == 0
-        until, least = self._clock() + (TRIED_S if is_hopeful else 0.0), _NOTHING
-        for attempt in count(1):
-            latency = sample()
-            if is_latency(latency.us):
-                if not latency.was_interrupted:
-                    self._in_vain = 0
-                    return latency
-                least = min(latency, least, key=lambda time: time.us)
-            self.interruptions += 1
-            if attempt >= ATTEMPTS and self._clock() >= until:
-                break
-        self._in_vain += 1
-        return least if least.us < inf else NetTime(RESOLUTION_NS / 1e3, True, inf)
-
-
-_NOTHING = NetTime(inf, True, inf)
+    If all of them are it is the least: interruptions add to a latency, or do not show in it. One
+    that cannot be (``braid.core.measurement``) counts as interrupted, and never as a latency.
+    """
+    least = inf
+    for _ in range(ATTEMPTS):
+        latency = sample()
+        if is_latency(latency.us):
+            if not latency.was_interrupted:
+                return latency.us
+            least = min(latency.us, least)
+    return least if least < inf else RESOLUTION_NS / 1e3
 
 
 def reduce_samples(samples_us: Sequence[float]) -> StageLatency:

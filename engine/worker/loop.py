@@ -44,7 +44,6 @@ from braid.engine.link.messages import (
     PrepareExecutable,
     ReleaseExecutable,
     RunExecutable,
-    SearchPlans,
     SearchProgress,
     UnloadModel,
     WorkerAnswer,
@@ -57,7 +56,6 @@ from braid.engine.runtime.memory import FreedMemory, leaves_interpreter_unsound
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measuring.measurements import Measurements, Task
-from braid.engine.worker.measuring.state_guard import StateGuard
 from braid.engine.worker.models import ModelTable
 from braid.engine.worker.process.current_work import CurrentWork
 from braid.engine.worker.requests import Copies, RequestHandlers, RunUnderway
@@ -106,14 +104,13 @@ class Worker(YieldToRequests):
         self._went_on_at = monotonic()  # when work that is not inference began again
         models = ModelTable(backend, self)
         self._measurements = Measurements(backend, models, self)
-        self.state_guard = StateGuard(backend, self)
         calls = RequestHandlers(backend, arena, models, self._measurements, self)
         self._calls = calls
         self._side_runs = SideRuns()
         self.handlers: dict[type, Callable[[Any], AnyReply]] = {
             DescribeDevice: calls.describe_device,
             LoadModel: calls.load,
-            UnloadModel: self._unload,
+            UnloadModel: calls.unload,
             PrepareExecutable: calls.prepare,
             ReleaseExecutable: calls.release,
             DescribeProgram: calls.describe_program,
@@ -317,11 +314,6 @@ class Worker(YieldToRequests):
         try:
             if isinstance(request, MeasurementRequest):
                 task = self.measurements[type(request)](request)
-                comparison = None
-                if isinstance(request, ComparePlans) and self._measurements.may_be_left(request):
-                    comparison = request
-                if not isinstance(request, SearchPlans):  # which looks while it measures
-                    task = self.state_guard.in_state(task, request.state, comparison)
                 self._background.append(_Background(call, task))
                 return
             reply = self.handlers[type(request)](request)
@@ -370,17 +362,12 @@ class Worker(YieldToRequests):
         """Drop a measurement; its call is never answered."""
         kept = [item for item in self._background if item.call != request.call]
         self._background = deque(kept)
-        self.state_guard.forget()
         self._measurements.forget()
         return Acknowledged()
 
     def _hold(self, request: HoldMeasurements) -> Acknowledged:
         self._is_held = request.is_held
         return Acknowledged()
-
-    def _unload(self, request: UnloadModel) -> Acknowledged:
-        self.state_guard.forget()
-        return self._calls.unload(request)
 
 
 def _is_due(underway: Sequence[tuple[int, RunUnderway]], left: Sequence[WorkerCall]) -> bool:

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from braid.compiler.bench import MakeMeasuringHost, measuring_host
 from braid.core.background import BackgroundTasks
-from braid.core.errors import BraidError, DamagedArtefact
+from braid.core.errors import DamagedArtefact
 from braid.engine.link.options import WorkerEnd
 from braid.engine.processes.log_lines import LOGGER
 from braid.engine.runtime.memory import IDLE_SECONDS, give_back_freed_memory
@@ -33,10 +33,8 @@ from braid.server.inference.call_memory import CallMemory
 from braid.server.limits import memory_limits, store_database, store_limits
 from braid.server.models.preload import prefer, preload
 from braid.server.observability.build import build_facts
-from braid.server.observability.drift import DriftWatch
 from braid.server.observability.metrics import Metrics
-from braid.server.observability.series.plans import PlanLabels
-from braid.server.observability.snapshot import DeviceSnapshot, ShapeCounts, Snapshot
+from braid.server.observability.snapshot import ContestCounts, DeviceSnapshot, ShapeCounts, Snapshot
 from braid.server.observability.triton_metrics import TritonMetrics
 from braid.server.observability.worker_logs import WorkerLogs
 from braid.server.ports.grpc_port import GrpcPorts, MakePorts, Ports
@@ -86,13 +84,7 @@ class FrontEnd:
         with ExitStack() as opened:
             opened.callback(self.store.close)
             self._files = Files() if self._fleet is None else self._fleet.files
-            self.drift = DriftWatch(
-                self.metrics.drift, settings.drift_ratio, settings.drift_seconds, self._plan_drifted
-            )
-            events = DeviceEvents(
-                *(self._worker_changed, self._worker_ended, self.drift.ran, self._model_lost),
-                moved=lambda device: self._background.start(self.models.states.follow(device)),
-            )
+            events = DeviceEvents(self._worker_changed, self._worker_ended, self._model_lost)
             self.devices = Devices(settings, events, make_host)
             allowance = self.devices.allowance
             self._cores = QuotaCores(allowance.cores, cores_paid_for(settings, allowance))
@@ -105,7 +97,6 @@ class FrontEnd:
                 self._fleet,
                 self._files,
                 self.devices,
-                self.drift,
             )
             self.models = make_model_parts(made_from, self._readiness.model_answers)
             self._repository = make_repository(made_from, self.models, self._readiness.changed)
@@ -160,12 +151,11 @@ class FrontEnd:
         self._background.start(self.models.residency.run())
         self._background.start(_give_back_memory())
         self._background.start(self.devices.sleep_while(self._is_empty))
-        self._background.start(self.drift.run())
         self._background.start(self._interfaces.rates.run())
         if self.settings.compare_again:
-            self._background.start(self.models.provisional.run())
             self._background.start(self.models.lengths.run())
             self._background.start(self.models.padding.run())
+            self._background.start(self.models.pairs.run())
         limit = self.settings.max_upload_bytes
         preloaded = await preload(self.settings.preload, self.store, self.models.runner, limit)
         for name, version in preloaded:
@@ -277,6 +267,8 @@ class FrontEnd:
         return ModelToTry(name, newest.inputs)
 
     def _snapshot(self) -> Snapshot:
+        for device in self.devices.all:  # for the next one
+            self._background.start(device.look())
         return Snapshot(
             self._readiness.is_ready,
             self.models.serving.versions(),
@@ -286,10 +278,18 @@ class FrontEnd:
                     *(replica.name, str(replica.version), replica.device.name),
                     *(replica.other_shapes.prepared, replica.other_shapes.dropped),
                     *(len(replica.scheduled_lengths), replica.buckets.padded),
-                    replica.spare_plans.size_bytes,
                     *(replica.padding_check.checked, bool(replica.padding_check.failure)),
                 )
                 for replica in self.models.serving.all_replicas()
+            ],
+            [
+                ContestCounts(
+                    *(replica.name, str(replica.version), replica.device.name, str(size)),
+                    *(dict(contest.runs), contest.is_open, contest.estimated_loss),
+                )
+                for replica in self.models.serving.all_replicas()
+                for of, size, contest in replica.contests
+                if of == replica.profiled
             ],
             {(replica.name, replica.version) for replica in self.models.serving.all_served()},
             self.settings.memory_bytes,
@@ -307,35 +307,6 @@ class FrontEnd:
             }
             for device in self.devices.all
         ]
-
-    def _plan_drifted(self, plan: PlanLabels, ratio: float) -> None:
-        """Have a plan made again: at once where that is wanted, else in idle time.
-
-        A plan that became slower may be on a device that changed, or beside other work; one that
-        is faster was profiled on a machine that was busy.
-        """
-        reason = f"it takes {ratio:.2g} times as long as when it was measured"
-        if self.settings.reprofile_on_drift:
-            self._background.start(self._schedule_again(plan, reason))
-        elif ratio < 1:
-            self._background.start(self._doubt(plan, reason))
-
-    async def _schedule_again(self, plan: PlanLabels, reason: str) -> None:
-        again = self.models.runner.schedule_again
-        try:
-            await again(plan.model, int(plan.version), device=plan.device, reason=reason)
-        except BraidError as error:
-            log.warning("not profiled again", extra={"model": plan.model, "reason": str(error)})
-        else:
-            self.metrics.drift.profiled_again(plan.device)
-
-    async def _doubt(self, plan: PlanLabels, reason: str) -> None:
-        version, size = int(plan.version), int(plan.batch_size)
-        doubt = self.models.runner.doubt
-        try:
-            await doubt(plan.model, version, batch_size=size, device=plan.device, reason=reason)
-        except BraidError as error:
-            log.warning("not doubted", extra={"model": plan.model, "reason": str(error)})
 
     def _worker_changed(self, device: Device) -> None:
         """Set the health, and serve on a device that is up again what is missing there."""

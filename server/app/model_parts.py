@@ -2,30 +2,30 @@
 
 runner (jobs) ──a version serves──> policies ──> serving <── loader, restore
    ▲                                                └──> queries
-   └── provisional: what is to be compared again
 model repository ──> sync ──> policies, serving, and the runner for files placed
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from braid.compiler.planner import PlannerProcess, SearchLimits
-from braid.core.cpu_times import CpuTimes, read_cpu_times
+from braid.core.background import BackgroundTasks
 from braid.core.keyed_locks import KeyedLocks
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
 from braid.server.devices.pool import Devices
+from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.jobs.imports import Imports
 from braid.server.jobs.interfaces import OnSchedule
-from braid.server.jobs.provisional_schedules import ProvisionalSchedules
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
 from braid.server.limits import batch_policy, residency_limits, store_database
+from braid.server.models.idle_pairs import IdlePairs
 from braid.server.models.length_choices import LengthChoices
 from braid.server.models.loading import ModelLoader
 from braid.server.models.padding_checks import PaddingChecks
@@ -34,8 +34,6 @@ from braid.server.models.queries import ModelQueries
 from braid.server.models.residency import Residency
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
-from braid.server.models.state_plans import StatePlans
-from braid.server.observability.drift import DriftWatch
 from braid.server.observability.metrics import Metrics
 from braid.server.repository.model_sync import ModelSync
 from braid.server.repository.placing import Placing
@@ -59,7 +57,6 @@ class MadeFrom:
     fleet: Fleet | None  # None: this server is alone
     files: Files
     devices: Devices
-    drift: DriftWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +69,10 @@ class ModelParts:
     policies: VersionPolicies
     queries: ModelQueries
     restore: Restore
-    provisional: ProvisionalSchedules
     lengths: LengthChoices
     padding: PaddingChecks
+    pairs: IdlePairs
     residency: Residency
-    states: StatePlans
 
 
 def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None]) -> ModelParts:
@@ -96,18 +92,8 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
         *(version_serves, bring),
     )
 
-    def cpu_times() -> CpuTimes:
-        return read_cpu_times(_cores_of(made_from.devices))
-
     residency = Residency(residency_limits(settings), serving, made_from.devices, store.folder.root)
-    provisional = ProvisionalSchedules(
-        lambda: runner,
-        serving.quiet,
-        cpu_times,
-        is_scheduled=serving.is_scheduled,
-        state_of=made_from.devices.state_of,
-    )
-    lengths = LengthChoices(store, serving.all_replicas, lambda: runner, serving.quiet, cpu_times)
+    lengths = LengthChoices(store, serving.all_replicas, lambda: runner, serving.quiet)
     padding = PaddingChecks(
         serving.all_queued,
         lambda replica: metrics.find_model(replica.name, replica.version).on(replica.device.name),
@@ -115,8 +101,12 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
         lengths.keep,
         settings.tolerance,
     )
-    services = _job_services(made_from, serving, provisional, residency)
+    pairs = IdlePairs(
+        serving.all_replicas, serving.quiet, lambda: serving.is_running or runner.has_jobs
+    )
+    services = _job_services(made_from, serving, residency)
     runner = JobRunner(services)
+    serving.on_decided = partial(_keep_decision, services, BackgroundTasks("decided contests"))
     catch_up = None if fleet is None else fleet.catch_up
     turns = KeyedLocks()
     restore = Restore(services, serving, is_shared=fleet is not None, turns=turns)
@@ -128,29 +118,17 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     if fleet is not None and database is not None:
         fleet.follow(database, services, serving, loader.turns)
     return ModelParts(
-        *(serving, runner, loader, policies, queries, restore, provisional),
-        *(lengths, padding, residency),
-        StatePlans(services, serving),
+        *(serving, runner, loader, policies, queries, restore),
+        *(lengths, padding, pairs, residency),
     )
 
 
-def _cores_of(devices: Devices) -> set[int]:
-    """Numbers of the cores that devices compute on; without any of their own, this process's."""
-    named = {core for device in devices.all for core in device.link.options.cores}
-    return named or os.sched_getaffinity(0)
-
-
-def _job_services(
-    made_from: MadeFrom,
-    serving: ServingModels,
-    provisional: ProvisionalSchedules,
-    residency: Residency,
-) -> JobServices:
+def _job_services(made_from: MadeFrom, serving: ServingModels, residency: Residency) -> JobServices:
     settings, metrics = made_from.settings, made_from.metrics
     devices, fleet = made_from.devices, made_from.fleet
 
     def of_main_shape(tell: OnSchedule) -> OnSchedule:
-        """Series and drift are of the main shape: they are told apart by batch size."""
+        """Series are of the main shape: they are told apart by batch size."""
 
         def told(model: ModelVersion, device: str, schedule: Schedule) -> None:
             if serving.is_main(model, schedule):
@@ -170,15 +148,20 @@ def _job_services(
         models=serving,
         room=residency,
         observer=metrics.jobs,
-        on_schedule=(
-            of_main_shape(metrics.schedules.schedule_chosen),
-            of_main_shape(made_from.drift.schedule_chosen),
-            provisional.schedule_chosen,
-        ),
-        on_lacking=provisional.lacks,
+        on_schedule=(of_main_shape(metrics.schedules.schedule_chosen),),
         tolerance=settings.tolerance,
         side_by_side=settings.side_by_side,
     )
+
+
+def _keep_decision(
+    services: JobServices, background: BackgroundTasks, replica: ModelReplica, schedule: Schedule
+) -> None:
+    """Store the order of candidates that requests have decided; a restart begins with it."""
+    replica.chosen[schedule.key] = ScheduleMark.of(schedule)
+    background.start(services.store.call(services.store.put_schedule, schedule))
+    for on_schedule in services.on_schedule:
+        on_schedule(replica.model, replica.device.name, schedule)
 
 
 def make_repository(

@@ -20,7 +20,6 @@ from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries, Placed
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
-from braid.server.observability.series.plans import PlanLabels
 from braid.server.observability.series.requests import Statistics
 from braid.server.observability.snapshot import private_bytes
 from braid.server.store.records import JobRecord, ModelVersion
@@ -38,7 +37,6 @@ class ScheduleAddress:
     device: str
     block: int | None = None  # the part to draw; None: all
     shapes: str = ""  # of several; "": the main ones
-    state: str = ""  # of the device, of several; "": that of the one that serves
 
 
 class PlanSpeed(NamedTuple):
@@ -102,20 +100,6 @@ class Facts:
             by_plan[plan.device, int(plan.batch_size)] = speed
         return speeds
 
-    def has_provisional(self, model: ModelVersion) -> bool:
-        """Return whether a schedule of a version is to be made again once the machine is quiet."""
-        return self.metrics.schedules.has_provisional(model.name, str(model.version))
-
-    def drift(self, model: ModelVersion, placed: Placed) -> float | None:
-        """Return live over profiled latency of a plan; None if it did not run lately.
-
-        Nor is it known of other shapes than the main ones.
-        """
-        if not self.models.is_main(model, placed.schedule):
-            return None
-        labels = PlanLabels.of(model, placed.device, placed.schedule)
-        return self.sample("braid_plan_drift_ratio", **labels._asdict())
-
     def other_shapes(self, model: ModelVersion, placed: Placed) -> str:
         """Return the shapes of a schedule, unless they are a version's main ones."""
         return "" if self.models.is_main(model, placed.schedule) else placed.schedule.key.shapes
@@ -135,8 +119,7 @@ class Facts:
             NotFound: there is no such model or schedule.
         """
         model = await self.queries.find(at.model, at.version)
-        address = at.batch_size, at.device, at.shapes, at.state
-        return model, await self.queries.schedule(model, *address)
+        return model, await self.queries.schedule(model, at.batch_size, at.device, at.shapes)
 
     async def drawn(self, model: ModelVersion, placed: Placed, block: int | None = None) -> Drawn:
         """Return a schedule with its graph, ready to be drawn."""

@@ -136,10 +136,9 @@ def _facts(which: Drawn) -> str:
     measured = schedule.provenance.measured_us
     latency = "not measured" if measured is None else f"measured {time_text(measured)}"
     faster = "" if schedule.speed is None else f", {speed_text(schedule.speed)} sequential"
-    state = schedule.provenance.state and f", {schedule.provenance.state} cores"
     return (
         f"{which.name}: {schedule.planner}, {len(schedule.stages)} stages, {groups} groups, "
-        f"{latency}{faster}{state}"
+        f"{latency}{faster}"
     )
 
 

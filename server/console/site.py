@@ -121,19 +121,17 @@ class Console:
         query = {name: values[-1] for name, values in parse_qs(request.url.query).items()}
         block = _number(query["block"]) if query.get("block") else None
         device, against = query.get("device", ""), query.get("against", "")
-        shapes, state = query.get("shapes", ""), query.get("state", "")
+        shapes = query.get("shapes", "")
         match parts:
             case ["schedules", name, version, size, ("svg" | "perfetto" | "json") as kind]:
-                at = ScheduleAddress(name, version, _number(size), device, block, shapes, state)
+                at = ScheduleAddress(name, version, _number(size), device, block, shapes)
                 return _attachment(*await schedules.download(self._facts, at, kind))
             case ["schedules", name, version, size]:
-                at = ScheduleAddress(name, version, _number(size), device, block, shapes, state)
+                at = ScheduleAddress(name, version, _number(size), device, block, shapes)
                 page = await schedules.one_schedule(self._facts, at, _zoom(query))
             case ["compare", name, version, size, other]:
-                at = ScheduleAddress(name, version, _number(size), device, None, shapes, state)
-                of_other = query.get("against_state", "")
+                at = ScheduleAddress(name, version, _number(size), device, None, shapes)
                 to = replace(at, batch_size=_number(other), device=against or device)
-                to = replace(to, state=of_other)
                 page = await schedules.comparison(self._facts, at, to)
             case ["models", name]:
                 version = query.get("version", "")

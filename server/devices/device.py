@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from braid.compiler.bench import MakeMeasuringHost, measuring_host
-from braid.core.device_state import DeviceState
+from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import DamagedArtefact, InvalidArtefact, Unavailable
 from braid.core.graph import OpGraph
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.shape_memory import ShapeMemory
 from braid.core.tensor import TensorType
 from braid.engine.link.messages import (
+    DescribeDevice,
     DescribeProgram,
     DeviceDescription,
     LoadModel,
@@ -38,7 +39,6 @@ from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import LinkEvents, LinkState, WorkerLink
 from braid.engine.link.worker_process import OnProgress
 from braid.server.devices.executables import Executable, Executables, RunLimits, WhenUnwanted
-from braid.server.devices.state_watch import StateWatch
 
 log = logging.getLogger("braid.device")
 
@@ -55,12 +55,8 @@ class DeviceEvents:
     """Receives a device whose worker came up, died, fell silent or answers again."""
     ended: Callable[[str, WorkerEnd], None] = lambda device, end: None
     """Receives the name of a device whose worker ended by itself, and how it ended."""
-    ran: Callable[[str, int], None] = lambda plan_id, compute_us: None
-    """Receives the plan of a batch that ran, and its time on the device in microseconds."""
     damaged: Callable[[Device, str, DamagedArtefact], None] = lambda device, digest, error: None
     """Receives the digest of a model in use that a new worker could not load."""
-    moved: Callable[[Device], None] = lambda device: None
-    """Receives a device whose cores are nearer or farther now, or groups of other ones."""
 
 
 class Device:
@@ -86,7 +82,8 @@ class Device:
             on_end=partial(self.events.ended, name),
         )
         self.link = make_link(name, options, self.arena, link_events)
-        self._state_watch = StateWatch(self.link, self._moved)
+        self.state = UNKNOWN
+        """Distances between its cores when ``look`` was called last."""
         self._executables = Executables(self.link, run_limits or RunLimits())
         self.shape_memory = ShapeMemory.part_of(options.memory_bytes)
         self._models: dict[str, Path] = {}  # artefacts by digest
@@ -103,15 +100,6 @@ class Device:
     def device_key(self) -> str:
         """Key of everything that measurements on this device depend on; known after ``start``."""
         return self._description.device_key
-
-    @property
-    def state(self) -> DeviceState:
-        """Which of its cores are near one another, as its worker told last."""
-        return self._state_watch.state
-
-    def _moved(self) -> None:
-        self.events.changed(self)
-        self.events.moved(self)
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -162,7 +150,7 @@ class Device:
     async def start(self) -> None:
         """Start the worker, which is replaced from now on whenever it ends."""
         await self.link.start()
-        self._state_watch.start()
+        self.state = self._description.state
 
     async def sleep(self) -> None:
         """End a worker that has no model, until one is loaded; that of a GPU opens too slowly."""
@@ -171,7 +159,6 @@ class Device:
 
     async def close(self) -> None:
         """End the worker and the measuring process."""
-        await self._state_watch.close()
         await self.bench.close()
         await self.link.close()
         self.arena.close()
@@ -320,12 +307,21 @@ class Device:
         return self.bench.searches
 
     async def find_state(self) -> DeviceState:
-        """State in which it measures now.
+        """Distances between the cores that it measures on, now.
 
         Raises:
             WorkerRestarting: there is no worker to measure in, or it died.
         """
         return (await self.bench.describe()).state
+
+    async def look(self) -> None:
+        """Measure the distances between its cores, of which ``state`` tells from then on.
+
+        On a GPU, and while no worker is up, nothing is measured.
+        """
+        if self.link.options.gpu is None and self.link.state is LinkState.UP:
+            with suppress(Unavailable):
+                self.state = (await self.link.call(DescribeDevice())).state
 
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Ask the bench about a program of a loaded model, for a compilation.

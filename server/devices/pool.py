@@ -64,11 +64,6 @@ class Devices:
         """Return the device of a name, or None; "" names the first."""
         return next((device for device in self.all if name in ("", device.name)), None)
 
-    def state_of(self, name: str) -> str:
-        """Name of the present state of a device; empty: it is not known."""
-        device = self.named(name)
-        return "" if device is None else device.state.name
-
     async def start(self) -> None:
         """Start all workers, at the same time.
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from braid.core.device_state import is_state
 from braid.core.schedule import ScheduleKey
 from braid.server.fleet.loads import Loads
 from braid.server.fleet.tables.wanted import WantedState
@@ -133,10 +131,8 @@ class Differences:
     def new_schedules(self, row: ModelVersion, wanted: WantedState) -> Iterator[StoredSchedule]:
         """Yield each stored schedule of a version that was not looked at yet."""
         for replica in self._replicas(row):
-            stored_before, state = self._stored_at.get(replica, {}), replica.device.state.name
-            first = (*replica.schedule_keys, *replica.larger_keys)
-            present = (replace(key, state=state) for key in first if is_state(state))
-            for key in (*first, *present):
+            stored_before = self._stored_at.get(replica, {})
+            for key in (*replica.schedule_keys, *replica.larger_keys):
                 stored_at = wanted.schedules.get(key.id)
                 if stored_at is not None and stored_before.get(key) != stored_at:
                     yield StoredSchedule(replica, key, stored_at)

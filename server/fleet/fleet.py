@@ -2,7 +2,6 @@
 
     front end ──> Fleet ──> files, registry          what a single server has of its own
                         ──> Notifications ──> Following ──> Reconciler ──> models of this node
-    schedules that were found in the store ──> SameSpeed
 
 Loaded only by servers whose settings say that there may be others.
 """
@@ -26,7 +25,6 @@ from braid.server.fleet.metrics import FileMetrics, FollowMetrics, NodeMetrics
 from braid.server.fleet.notifications import ANYTHING, Change, Notifications
 from braid.server.fleet.reconcile import Reconciler
 from braid.server.fleet.registry import FleetRegistry
-from braid.server.fleet.same_speed import SameSpeed
 from braid.server.fleet.store import FleetStore
 from braid.server.jobs.services import JobServices
 from braid.server.models.serving_models import ServingModels
@@ -77,9 +75,6 @@ class Fleet:
     ) -> None:
         """Make what follows the other nodes; ``start`` begins it. ``turns``: of ``ModelLoader``."""
         metrics, poll_s = FollowMetrics(self._metrics), self._settings.poll_seconds
-        for device in services.devices:
-            metrics.add_device(device.name)
-        same_speed = self.registry.same_speed = SameSpeed(services, models, metrics)
         loads = Loads(services, models)
         runner = self.registry.runner
         self._reconciler = Reconciler(self._store, models, runner, turns, loads, metrics)
@@ -87,7 +82,7 @@ class Fleet:
         notifications = Notifications(database, poll_s)
         notifications.subscribe(following.hear)
         notifications.subscribe(self._hear_of_jobs)
-        self._work = notifications.run, following.run, self.registry.run, same_speed.run
+        self._work = notifications.run, following.run, self.registry.run
 
     async def join(self, device_keys: str, grpc_port: int) -> None:
         """Become one of the nodes.

@@ -70,16 +70,6 @@ class FollowMetrics:
             "Looks without an answer of the database, and changes that could not be applied then",
             registry=registry,
         )
-        self._off_speed = Counter(
-            "braid_fleet_schedules_off_speed",
-            "Schedules of other nodes that run more than 25 % slower or faster here",
-            ("device",),
-            registry=registry,
-        )
-
-    def add_device(self, device: str) -> None:
-        """Make the series of a device, so that they begin at zero."""
-        self._off_speed.labels(device)
 
     def looked(self, is_done: bool) -> None:
         self._looks.inc()
@@ -93,10 +83,6 @@ class FollowMetrics:
 
     def failed(self) -> None:
         self._failures.inc()
-
-    def is_off_speed(self, device: str) -> None:
-        """Count a schedule of another node that runs slower or faster on a device here."""
-        self._off_speed.labels(device).inc()
 
 
 class FileMetrics:

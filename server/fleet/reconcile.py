@@ -192,10 +192,9 @@ class Reconciler:
 
     async def _use(self, stored: StoredSchedule) -> None:
         """Let a stored schedule serve, unless it does."""
-        services, replica, key = self._services, stored.replica, stored.key.of_first_state
+        services, replica, key = self._services, stored.replica, stored.key
         device = replica.device
-        find = services.store.find_in_state
-        schedule = await services.store.call(find, key, device.state.name)
+        schedule = await services.store.call(services.store.find_schedule, key)
         if schedule is None or replica.chosen.get(key) == ScheduleMark.of(schedule):
             return
         facts = {"model": replica.name, "version": replica.version, "size": key.batch_size}
@@ -204,7 +203,6 @@ class Reconciler:
         except (InvalidArtefact, PreconditionFailed) as error:
             log.warning("a stored schedule does not serve", extra={**facts, "reason": str(error)})
         else:
-            services.registry.found(replica.model, device.name, schedule)
             log.info("serves a schedule of another node", extra=facts)
 
     def _read(self, name: str | None) -> Awaitable[WantedState]:

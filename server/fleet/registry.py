@@ -16,10 +16,8 @@ from dataclasses import replace
 from time import monotonic
 
 from braid.core.errors import BraidError, NotFound, Unavailable
-from braid.core.schedule import Schedule
 from braid.server.fleet.leases import Leases
 from braid.server.fleet.records import DELETE, SCHEDULE, ClaimedJob, Lease, UnfinishedJob
-from braid.server.fleet.same_speed import SameSpeed
 from braid.server.fleet.store import FleetStore
 from braid.server.jobs.live_jobs import LiveJob
 from braid.server.jobs.registry import Registry, Work
@@ -53,7 +51,6 @@ class FleetRegistry(Registry):
         self._look_s = min(leases.seconds / LOOKS_A_LEASE, poll_seconds)
         self._poll_s = poll_seconds
         self.runner: JobRunner
-        self.same_speed: SameSpeed | None = None  # None: nothing that was found is timed
         self._turn = asyncio.Lock()
         self._woken = asyncio.Event()
         self._is_away = False
@@ -225,10 +222,6 @@ class FleetRegistry(Registry):
         for entry in await self._store.call(self._store.jobs_to_claim):
             if (entry.job.model, entry.job.version) == (name, version):
                 await self.cancel(entry.job.id, self._store)
-
-    def found(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        if self.same_speed is not None:
-            self.same_speed.taken_over(model, device, schedule)
 
     async def changed(self) -> None:
         await self._leases.changed()

@@ -26,8 +26,6 @@ MOST_CHOSEN = 4
 HARDLY_MORE = 0.01
 """Fewer lengths are chosen if they take at most this part longer than the best."""
 
-LEAST_GAIN = 0.05
-"""Part of the time that other lengths must save before they take the place of those there are."""
 
 LEAST_ROWS = 500
 """Rows since the last choice before another one is made."""

@@ -1,8 +1,8 @@
 """One version of a model that answers requests, and the executables that run them.
 
     ModelReplica
-      ├── scheduled: (shape class, batch size) ──> Executable of a schedule's plan
-      │      └── those of another state of the device, until it is back          (spare_plans.py)
+      ├── scheduled: (shape class, batch size) ──> Executable of a schedule's plan, by contest
+      │                                                            (plan_contest.py)
       └── all else: (shape class, batch size) ──> Executable                     (other_shapes.py)
 
 A *shape class* is everything about a request's inputs that an executable is specialised to,
@@ -16,13 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakSet
 
 from braid.compiler.imported_model import ImportedModel
 from braid.core.background import log_unexpected
-from braid.core.device_state import is_state
 from braid.core.errors import BraidError, DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.inputs import ShapeClass
 from braid.core.padding import PaddedAxis, length_of, refused
@@ -32,7 +31,7 @@ from braid.core.program import (
     as_scheduled,
 )
 from braid.core.runtimes import ONNXRUNTIME
-from braid.core.schedule import Schedule, ScheduleKey
+from braid.core.schedule import ContestTable, Schedule, ScheduleKey
 from braid.core.tensor import BATCH, BYTES, TensorType, has_open_extents, outputs_at
 from braid.engine.importer.host.report import BatchAxes
 from braid.server.devices.device import Device
@@ -43,8 +42,8 @@ from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.lengths import Lengths, ManyRows, NoRows, Request, elements_of
 from braid.server.inference.other_shapes import OtherShapes
 from braid.server.inference.padding_check import PaddingCheck
+from braid.server.inference.plan_contest import ContestEvents, PlanContest
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
-from braid.server.inference.spare_plans import SparePlans
 from braid.server.store.interface import Interface, reshapes
 from braid.server.store.records import ModelVersion, SeenLengths
 from braid.server.store.serving_config import BatchPolicy
@@ -70,19 +69,14 @@ class ScheduleMark:
     created: str
     measured_us: float | None
     is_promoted: bool
-    is_provisional: bool
-    state: str
     tolerance: float | None
 
     @staticmethod
     def of(schedule: Schedule) -> ScheduleMark:
         record = schedule.provenance
         beside = schedule.side_by_side_id
-        is_provisional = record.provisional is not None
         return ScheduleMark(
             *(schedule.plan_id, beside, record.created, record.measured_us, record.promoted),
-            is_provisional=is_provisional,
-            state=record.state,
             tolerance=record.tolerance,
         )
 
@@ -122,18 +116,20 @@ class ModelReplica:
         shapes = self._take_shapes()
         self.profiled = self.scheduled[shapes[0].shapes_text]  # the main class
         self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
-        self.shape_times = ShapeTimes(lambda: device.state.name)
+        self.shape_times = ShapeTimes()
         self.buckets = Buckets(self.lengths.axis, self.profiled, self.shape_times)
         self.padding_check = PaddingCheck()
         self.seen_lengths = SeenLengths(chosen=imported.chosen_lengths)  # as stored last
-        # The schedules that were given last, by their keys in the first state.
-        self.chosen: dict[ScheduleKey, ScheduleMark] = {}
+        self.chosen: dict[ScheduleKey, ScheduleMark] = {}  # schedules that were given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
         self._shape_tables = WeakSet[ShapeLatencies]()  # of lanes that are in use, too
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
-        self._states: dict[tuple[ShapeClass, int], str] = {}  # that these were measured in
-        self.spare_plans = SparePlans(device.shape_memory, self._retire)
+        self._contests: dict[tuple[ShapeClass, int], PlanContest] = {}
+        self._schedules: dict[tuple[ShapeClass, int], Schedule] = {}  # in force
+        self._following = asyncio.Lock()
+        self._followed = ("", self.policy.explore_share)  # plan pinned, and share
+        self.on_decided: Callable[[ModelReplica, Schedule], object] = lambda replica, schedule: None
         # Side by side, if it pays: how many, and what runs each.
         self._beside: dict[tuple[ShapeClass, int], tuple[int, Executable]] = {}
         specs = graph.inputs, self.output_specs
@@ -192,9 +188,9 @@ class ModelReplica:
         if opening:
             await asyncio.wait(opening)
         others = await self.other_shapes.close()
+        in_contests = [ready for one in self._contests.values() for ready in await one.close()]
         beside = [ready for _, ready in self._beside.values()]
-        spare = await self.spare_plans.close()
-        executables = {*self._profiled.values(), *beside, *self._retired, *others, *spare}
+        executables = {*self._profiled.values(), *beside, *self._retired, *others, *in_contests}
         await self.device.let_go(self.digest, executables)
 
     def lane_of(self, request: Request, waiting: int = 0) -> Hashable:
@@ -347,9 +343,9 @@ class ModelReplica:
 
     async def _drop_plans(self, shape_class: ShapeClass) -> None:
         sizes = [size for of, size in self._profiled if of == shape_class]
-        gone = [self._profiled.pop((shape_class, size)) for size in sizes]
         for size in sizes:
-            self._states.pop((shape_class, size), None)
+            await self._end_contest((shape_class, size))
+        gone = [self._profiled.pop((shape_class, size)) for size in sizes]
         beside = [self._beside.pop((shape_class, size), None) for size in sizes]
         gone += [entry[1] for entry in beside if entry is not None]
         self.lengths.keep_apart({shape_class for shape_class, _ in self._profiled})
@@ -368,53 +364,142 @@ class ModelReplica:
         batch_size: int,
         schedule: Schedule | None = None,
         of: ShapeClass | None = None,
-        *,
-        state: str = "",
     ) -> None:
         """Prepare a plan and swap it in: batches of a scheduled class formed from now on use it.
 
         Without a schedule, the sequential plan, which computes in FP32. ``of``: None means the
-        main class. ``state`` is that of the device in which this was found to be the best plan;
-        what is in force for another one is kept, as long as there is memory.
+        main class.
         """
         key = (of or self.profiled, batch_size)
-        to_run = self._to_run(*key, schedule)
-        old, before = self._profiled.get(key), self._states.get(key, "")
-        has_moved = before != state and is_state(before) and is_state(state)
-        is_same = has_moved and old is not None and old.to_run == to_run
-        ready = old if is_same and old is not None else await self._prepared(to_run)
+        given = schedule
+        if schedule is not None and self.is_pinned(schedule):
+            schedule = schedule.led_by(self.policy.plan)
+        ready = await self.device.prepare(self._to_run(*key, schedule))
         if self._is_closed or key[0] not in self.scheduled.values():
             await self.device.release(ready)
             return
+        await self._end_contest(key)
         old = self._profiled.get(key)
-        retire = self._put_by if has_moved else self._retire
-        self._profiled[key], self._states[key] = ready, state
+        self._profiled[key] = ready
+        self._begin_contest(key, given, ready)
         if key[0] != self.profiled:
             if isinstance(self._latencies.get(key[0]), ShapeLatencies):
                 del self._latencies[key[0]]  # of the session: a lane in the queue keeps it
             self.latencies(key[0]).add(batch_size)
-        if old is not None and old is not ready:
-            await retire(old)
-        await self._use_beside(key, schedule, retire)
+        if old is not None:
+            await self._retire(old)
+        await self._use_beside(key, schedule)
         if schedule is not None and batch_size == self.batch_sizes[0]:
             self.buckets.schedule_serves(key[0], schedule)
             self.lengths.keep_apart({shape_class for shape_class, _ in self._profiled})
         if schedule is not None:
             await self._open_any_shape(schedule)
 
-    async def _use_beside(
-        self,
-        key: tuple[ShapeClass, int],
-        schedule: Schedule | None,
-        retire: Callable[[Executable], Awaitable[None]],
+    def _begin_contest(
+        self, key: tuple[ShapeClass, int], schedule: Schedule | None, ready: Executable
     ) -> None:
+        """Let requests choose from the candidates of a schedule, unless one is pinned."""
+        self._schedules.pop(key, None)
+        if schedule is None:
+            return
+        self._schedules[key] = schedule
+        share = self.policy.explore_share
+        if not schedule.others or self.is_pinned(schedule) or not share:
+            return
+
+        def serve(executable: Executable) -> None:
+            self._profiled[key] = executable
+
+        def decided(led: Schedule) -> None:
+            self._schedules[key] = led
+            self.on_decided(self, led)
+
+        contest = self._contests[key] = PlanContest(
+            schedule,
+            ready,
+            ContestEvents(
+                lambda led: self.device.prepare(self._to_run(*key, led)),
+                self._retire,
+                serve,
+                decided,
+            ),
+            self.device.shape_memory,
+            share,
+        )
+        if not schedule.provenance.is_decided:
+            contest.begin()
+
+    async def _end_contest(self, key: tuple[ShapeClass, int]) -> None:
+        contest = self._contests.pop(key, None)
+        for ready in [] if contest is None else await contest.close():
+            if ready is not self._profiled.get(key):
+                await self._retire(ready)
+
+    def is_pinned(self, schedule: Schedule) -> bool:
+        """Whether a plan of a schedule serves whatever requests show."""
+        return self.policy.plan in [one.name for one in schedule.candidates]
+
+    @property
+    def contests(self) -> Sequence[tuple[ShapeClass, int, PlanContest]]:
+        """All contests, also decided ones, with their shape classes and batch sizes."""
+        return [(*key, contest) for key, contest in self._contests.items()]
+
+    def contest_table(self, schedule: Schedule) -> ContestTable:
+        """Live state of the contest of a schedule that serves here; else as it is stored."""
+        of = self.scheduled.get(schedule.key.shapes)
+        contest = None if of is None else self._contests.get((of, schedule.key.batch_size))
+        if contest is not None and contest.schedule.key == schedule.key:
+            return contest.table()
+        if self.is_pinned(schedule):
+            return replace(schedule.led_by(self.policy.plan).table, is_pinned=True)
+        return schedule.table
+
+    def turn_of(
+        self,
+        ready: Executable,
+        shape_class: ShapeClass,
+        batch_size: int,
+        *,
+        may_explore: bool,
+        slack_us: float | None,
+    ) -> Executable:
+        """Return the executable for a batch: that of a candidate whose turn it is, or ``ready``."""
+        contest = self._contests.get((shape_class, batch_size))
+        if contest is None or ready.to_run.side_by_side > 1:
+            return ready
+        return contest.next(may_explore=may_explore, slack_us=slack_us)
+
+    def plan_failed(
+        self, shape_class: ShapeClass, batch_size: int, ready: Executable, *, is_death: bool
+    ) -> bool:
+        """Note that the run of a batch failed; returns whether another candidate may run it."""
+        contest = self._contests.get((shape_class, batch_size))
+        return contest is not None and contest.failed(ready, is_death=is_death)
+
+    def record(self, shape_class: ShapeClass, batch_size: int, slot: memoryview) -> None:
+        """Keep the slot of a batch for pairs in idle time, if a contest lacks one."""
+        contest = self._contests.get((shape_class, batch_size))
+        if contest is not None and contest.wants_inputs:
+            contest.inputs = bytes(slot)
+
+    async def follow_policy(self) -> None:
+        """Swap plans that the policy pins, or pins no more."""
+        async with self._following:
+            wanted = self.policy.plan, self.policy.explore_share
+            if wanted == self._followed:
+                return
+            for (shape_class, batch_size), schedule in list(self._schedules.items()):
+                await self.use_plan(batch_size, schedule, shape_class)
+            self._followed = wanted
+
+    async def _use_beside(self, key: tuple[ShapeClass, int], schedule: Schedule | None) -> None:
         """Let batches of one size run side by side as a schedule says, or not any more."""
         runs = None if schedule is None else schedule.provenance.side_by_side
         shape_class, batch_size = key
         table, old = self.latencies(shape_class), self._beside.pop(key, None)
         table.forget_beside(batch_size)
         if old is not None:
-            await retire(old[1])
+            await self._retire(old[1])
         if schedule is None or runs is None or not runs.pays or not self.policy.side_by_side:
             return
         to_run = replace(
@@ -425,7 +510,7 @@ class ModelReplica:
             side_by_side=runs.count,
         )
         try:
-            ready = await self._prepared(to_run)
+            ready = await self.device.prepare(to_run)
         except (DeviceOutOfMemory, PreconditionFailed) as error:  # the plan serves without it
             facts = {"model": self.name, "version": self.version, "reason": str(error)}
             log.error("batches do not run side by side", extra=facts)
@@ -530,6 +615,8 @@ class ModelReplica:
         """Learn what a batch took on the device."""
         key, beside = (shape_class, batch_size), ready.to_run.side_by_side
         if key in self._profiled:
+            if beside == 1 and (contest := self._contests.get(key)) is not None:
+                contest.took(ready, 1e6 * seconds)
             return
         opening = self._opening_beside
         if opening is None or opening.done():  # it takes cores from what runs meanwhile
@@ -576,13 +663,6 @@ class ModelReplica:
     def has_plan(self, batch_size: int, of: ShapeClass) -> bool:
         """Whether batches of one size of a scheduled class run under a plan of their own."""
         return (of, batch_size) in self._profiled
-
-    async def _prepared(self, to_run: PlanToRun) -> Executable:
-        return self.spare_plans.take(to_run) or await self.device.prepare(to_run)
-
-    async def _put_by(self, ready: Executable) -> None:
-        """Keep an executable until the device is in its state again."""
-        self.spare_plans.keep(ready)
 
     def begin_use(self, ready: Executable) -> None:
         """Keep an executable from being released until ``end_use``: a batch uses it."""

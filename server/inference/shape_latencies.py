@@ -10,7 +10,7 @@ of length 20 are expected to take what one of length 60 does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -65,7 +65,7 @@ class Costs(NamedTuple):
 
 @dataclass(slots=True)
 class _Trial:
-    """What runs side by side were seen to take in one state of the device."""
+    """What runs side by side were seen to take."""
 
     slower: float | None = None  # a run beside others over one alone; None: to be tried
     whole_s: float = 0.0  # of the requests of late, each in its best way on all threads ...
@@ -94,9 +94,7 @@ class _Runs(NamedTuple):
 class ShapeTimes:
     """What runs of one model take by their elements, in all shapes without schedules."""
 
-    def __init__(self, state: Callable[[], str] = str) -> None:
-        """``state``: returns the name of the device's; runs side by side gain more in one."""
-        self._state = state
+    def __init__(self) -> None:
         self.beside = 1
         """Runs that a session for any shape goes on with at once; 1: one by one."""
         self.is_any_size = False
@@ -104,7 +102,7 @@ class ShapeTimes:
         self._runs: dict[int, _Runs] = {}  # by bin
         self._count = 0  # of runs one by one
         self._curve, self._drawn = Curve({}), 0  # as of run ``_drawn``
-        self._trials: dict[str, _Trial] = {}  # by state
+        self._trial = _Trial()
         self._beside_s = 0.0  # of a run beside others
 
     @property
@@ -117,10 +115,6 @@ class ShapeTimes:
         """Expected ratio of the seconds of a run beside others to those of one alone."""
         slower = self._trial.slower
         return BESIDE * self.beside if slower is None else slower
-
-    @property
-    def _trial(self) -> _Trial:
-        return self._trials.setdefault(self._state(), _Trial())
 
     @property
     def goes_beside(self) -> bool | None:

@@ -18,8 +18,7 @@ from typing import Protocol
 from braid.compiler.bench import MeasuringHost
 from braid.compiler.device import Device
 from braid.compiler.imported_model import ImportedModel
-from braid.core.device_state import DeviceState
-from braid.core.schedule import Schedule, ScheduleKey
+from braid.core.schedule import Schedule
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.request import Hints
 from braid.server.store.records import ModelVersion
@@ -37,10 +36,6 @@ class ServingDevice(Device, Protocol):
     @property
     def bench(self) -> MeasuringHost:
         """Where it is measured."""
-
-    @property
-    def state(self) -> DeviceState:
-        """State in which it serves, as it was told last; empty: it is not known."""
 
     def keeping(self, digest: str) -> AbstractAsyncContextManager[None]:
         """Keep a model loaded while the context is open, even if its other users end."""
@@ -83,8 +78,7 @@ class PlanTarget(Protocol):
     async def use_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Let the sequential plan run, of a schedule not promoted, and form batches by its latency.
 
-        Where another plan ran so far, of another state of the device or an earlier schedule, it
-        goes.
+        Where the plan of an earlier schedule ran so far, it goes.
         """
 
     async def unload(self, model: ModelVersion) -> None:
@@ -109,9 +103,6 @@ class JobObserver(Protocol):
     def plans_refused(self, device: str, count: int) -> None:
         """Count plans that were refused because their outputs were wrong."""
 
-
-OnLacking = Callable[[ModelVersion, str, ScheduleKey], None]
-"""Takes the key of a schedule that a model lacks on a device, in the state that the key names."""
 
 OnSchedule = Callable[[ModelVersion, str, Schedule], None]
 """Takes a schedule that was found or made for a model on a device; promoted, it serves."""

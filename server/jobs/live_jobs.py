@@ -21,7 +21,6 @@ class LiveJob:
         check: CheckImported | None = None,
         replaces: bool = False,
         *,
-        in_present_state: bool = False,
         is_awaited: bool = True,
     ) -> None:
         self.job = job
@@ -29,7 +28,6 @@ class LiveJob:
         self.store = store  # that refuses writes once the job is another server's
         self.check: CheckImported = check or (lambda imported: None)
         self.replaces = replaces  # a version serves other bytes, until these do
-        self.in_present_state = in_present_state  # makes what present states of devices lack
         self.is_awaited = is_awaited  # by somebody; else it is work of idle time
         self.grant: object = None  # for the registry
         self.changed = asyncio.Event()  # set, and replaced, at each change

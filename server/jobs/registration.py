@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from time import monotonic, time
 
 from braid.compiler.cache import Cache
 from braid.compiler.compile import compile
@@ -36,7 +35,7 @@ from braid.compiler.progress import (
     ReportProgress,
     batch_size_label,
 )
-from braid.compiler.provisional import better_founded, with_present_engines
+from braid.compiler.regions import with_present_engines
 from braid.compiler.report import Event, StageMeasured, StagesReused
 from braid.compiler.retries import RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, read_given
@@ -49,7 +48,7 @@ from braid.core.errors import (
     InvalidArtefact,
     TakenOver,
 )
-from braid.core.schedule import Provisional, Schedule, ScheduleKey
+from braid.core.schedule import Schedule, ScheduleKey
 from braid.engine.importer.host.report import artefact_key, read_report_of
 from braid.engine.importer.host.request import Hints
 from braid.server.jobs.interfaces import CheckImported, ServingDevice
@@ -79,14 +78,11 @@ async def register_model(
     services: JobServices,
     report: ReportProgress,
     check: CheckImported = lambda imported: None,
-    *,
-    in_present_state: bool = False,
 ) -> RegistrationOutcome:
     """Take a model version from its upload to a schedule for every batch size and device.
 
     A batch size that fails leaves the model serving sequentially and does not stop the others,
     nor does a device that cannot serve the model. What ``check`` raises ends it before it serves.
-    With ``in_present_state``, schedules of another state of a device do not do.
 
     Raises:
         BraidError: the model does not serve; the message is for the user.
@@ -98,7 +94,7 @@ async def register_model(
         samples = await _samples(imported, services)  # which may not fit the model
         refusals = await _serve_sequentially(model, imported, services, report)
         work = [
-            replace(target, in_present_state=in_present_state)
+            target
             for target in _work(model, imported, services, samples)
             if target.device.name not in refusals
         ]
@@ -109,7 +105,6 @@ async def register_model(
         for target in work:
             progress = BatchSizeProgress(report, target.label(services), forecast)
             try:
-                before = await services.store.call(services.store.find_schedule, target.key)
                 schedule = await _schedule(target, services, progress)
             except DiskFailure as error:  # nothing that follows could be stored either
                 failures.append(f"{progress.label} and later: {error}")
@@ -122,9 +117,7 @@ async def register_model(
                 failures.append(f"{progress.label}: {reason(error, model.name, target.batch_size)}")
             else:
                 if target.imported.larger_sizes:
-                    doubt = await _find_larger_sizes(target, schedule, services, progress)
-                    if doubt and schedule.provenance.provisional is None:
-                        schedule = await _look_again(target, before, schedule, doubt, services)
+                    await _find_larger_sizes(target, schedule, services, progress)
                 remarks += [f"{progress.label}: {remark}" for remark in remarks_of(schedule)]
             progress.finished()
         return RegistrationOutcome(tuple(failures), tuple(remarks))
@@ -342,7 +335,6 @@ class _Target:
     samples: GivenSamples = NO_SAMPLES
     is_main: bool = True  # the main one of several shapes
     pays: Callable[[Schedule], bool] | None = None  # of a size that is measured briefly: serves it?
-    in_present_state: bool = False  # a schedule of another state of the device does not do
 
     def label(self, services: JobServices) -> str:
         device = self.device.name if len(services.devices) > 1 else ""
@@ -353,10 +345,6 @@ class _Target:
     def key(self) -> ScheduleKey:
         return self.imported.schedule_key(self.device.device_key, self.batch_size)
 
-    def is_done(self, stored: Schedule) -> bool:
-        is_present = stored.is_of(self.device.state.name) or not self.in_present_state
-        return is_present and not stored.is_asked
-
 
 async def _schedule(
     target: _Target, services: JobServices, progress: BatchSizeProgress
@@ -366,24 +354,18 @@ async def _schedule(
     check_offered(target.imported.options.precision, [target.device])
     retry = services.retry(progress.retrying)
     stored = await _use_stored(target, services, retry)
-    if stored is not None and target.is_done(stored):
+    if stored is not None and not stored.is_asked:
         return stored
     async with services.making_schedule(target.key.id, progress.waiting_for_node) as owned:
         if owned is not services:  # another server may have made it meanwhile
             stored = await _use_stored(target, owned, retry)
-            if stored is not None and target.is_done(stored):
+            if stored is not None and not stored.is_asked:
                 return stored
-        return await _make(target, owned, progress, stored)
+        return await _make(target, owned, progress)
 
 
-async def _make(
-    target: _Target, services: JobServices, progress: BatchSizeProgress, serving: Schedule | None
-) -> Schedule:
-    """Make and store the schedule of one batch size on one device, and let it serve.
-
-    ``serving`` serves meanwhile, perhaps of another state of the device, and on if nothing could be
-    decided now.
-    """
+async def _make(target: _Target, services: JobServices, progress: BatchSizeProgress) -> Schedule:
+    """Make and store the schedule of one batch size on one device, and let it serve."""
     device, observer, store = target.device, services.observer, services.store
     is_brief = target.pays is not None
 
@@ -404,7 +386,6 @@ async def _make(
             progress.briefly()
         else:
             progress.begun()
-        began = monotonic()
         imported, size = target.imported, target.batch_size
         keys = [
             imported.schedule_key(item.device_key, rows)
@@ -426,35 +407,17 @@ async def _make(
         return new
     wrong = sum(contender.erred for contender in new.provenance.candidates)
     observer.plans_refused(device.name, wrong)
-    key, before = await store.call(store.place_of, new)
-    if serving is not None and before is None and new.is_undecided:
-        return serving
-    schedule = better_founded(before, replace(new, key=key), monotonic() - began)
-    is_new = schedule.unit_names == new.unit_names
-    await store.call(store.put_schedule, schedule, graph if is_new else None)
-    await _serve_made(target, schedule, services, services.retry(progress.retrying))
-    return schedule
-
-
-async def _serve_made(
-    target: _Target, schedule: Schedule, services: JobServices, retry: RetryWhileRestarting
-) -> None:
-    """Let a schedule serve that was just stored, unless there is one of the present state."""
-    if schedule.is_of(target.device.state.name):
-        await promote(target.model, target.device, schedule, services, retry)
-    else:
-        _tell(target.model, target.device, schedule, services)
-    if not schedule.is_of(target.device.state.name):
-        await _serve_stored(target, services, retry)
+    await store.call(store.put_schedule, new, graph)
+    await promote(target.model, device, new, services, services.retry(progress.retrying))
+    return new
 
 
 async def _find_larger_sizes(
     target: _Target, first: Schedule, services: JobServices, progress: BatchSizeProgress
-) -> str:
+) -> None:
     """Let larger batch sizes serve that pay; ``first`` is the schedule of one row.
 
-    Returns why still larger ones may pay, too; empty: they do not. A failure only ends the search:
-    the model is scheduled without them.
+    A failure only ends the search: the model is scheduled without them.
     """
     imported, store = target.imported, services.store
 
@@ -466,7 +429,7 @@ async def _find_larger_sizes(
     try:
         for size in imported.larger_sizes:
             key = imported.schedule_key(target.device.device_key, size)
-            stored = await store.call(store.find_in_state, key, target.device.state.name)
+            stored = await store.call(store.find_schedule, key)
             if stored is not None and stored.is_asked:
                 await schedule(size)
         sizes = LargerSizes(imported, first)
@@ -477,48 +440,16 @@ async def _find_larger_sizes(
     except BraidError as error:
         facts = {"model": target.model.name, "reason": str(error)}
         log.warning("no larger batch sizes were found", extra=facts)
-        return ""
-    return sizes.doubt
-
-
-async def _look_again(
-    target: _Target, before: Schedule | None, first: Schedule, doubt: str, services: JobServices
-) -> Schedule:
-    """Let a job in idle time look for larger sizes, by making the schedule of one row again."""
-    was = None if before is None else before.provenance.provisional
-    tries = 1 + (0 if was is None else was.tries)
-    why = Provisional(doubt, tries, at_unix=time(), is_compared=True)
-    async with services.making_schedule(target.key.id, lambda: None) as owned:
-        schedule = first.found_provisional(why)
-        await owned.store.call(owned.store.put_schedule, schedule)
-        await _serve_made(target, schedule, owned, owned.retry())
-    return schedule
 
 
 async def _use_stored(
     target: _Target, services: JobServices, retry: RetryWhileRestarting
 ) -> Schedule | None:
-    """Let the stored schedule serve, if there is one that fits."""
-    device, is_asked_for = target.device, target.batch_size in target.imported.batch_sizes
-    schedule = await _serve_stored(target, services, retry)
+    """Let the stored schedule serve; None: there is none that fits."""
+    device, store = target.device, services.store
+    stored = await store.call(store.find_schedule, target.key)
+    schedule = None if stored is None else with_present_engines(stored, device.software)
     if schedule is not None:
-        services.registry.found(target.model, device.name, schedule)
-    if schedule is not None or is_asked_for:
-        services.observer.schedule_looked_up(schedule is not None)
-    return schedule
-
-
-async def _serve_stored(
-    target: _Target, services: JobServices, retry: RetryWhileRestarting
-) -> Schedule | None:
-    """Let the schedule of the present state serve, or else that of another; None: there is none."""
-    device, store, key = target.device, services.store, target.key
-    while True:
-        state = device.state.name
-        stored = await store.call(store.find_in_state, key, state)
-        if stored is None:
-            return None
-        schedule = with_present_engines(stored, device.software)
         if schedule is not stored:
             await store.call(store.put_schedule, schedule)
         try:
@@ -527,11 +458,10 @@ async def _serve_stored(
             facts = {"schedule_id": schedule.key.id, "reason": str(error)}
             log.warning("unfit schedule", extra=facts)
             await store.call(store.forget_schedule, schedule.key)
-            return None
-        if device.state.name == state:  # else the other's was put in its place
-            if not schedule.is_of(state) and target.batch_size in target.imported.batch_sizes:
-                services.on_lacking(target.model, device.name, replace(key, state=state))
-            return schedule
+            schedule = None
+    if schedule is not None or target.batch_size in target.imported.batch_sizes:
+        services.observer.schedule_looked_up(schedule is not None)
+    return schedule
 
 
 async def promote(
@@ -546,12 +476,6 @@ async def promote(
         await retry(lambda: services.models.swap(model, device.name, schedule))
     else:
         await retry(lambda: services.models.use_sequential(model, device.name, schedule))
-    _tell(model, device, schedule, services)
-
-
-def _tell(
-    model: ModelVersion, device: ServingDevice, schedule: Schedule, services: JobServices
-) -> None:
     for on_schedule in services.on_schedule:
         on_schedule(model, device.name, schedule)
 

@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-from braid.core.schedule import Schedule
-from braid.server.store.records import JobRecord, ModelVersion
+from braid.server.store.records import JobRecord
 from braid.server.store.store import Store
 
 if TYPE_CHECKING:
@@ -94,9 +93,6 @@ class Registry:
         If it is not ``store``, another server may have made the schedule meanwhile.
         """
         yield store
-
-    def found(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Take a schedule that serves on a device, and was stored before."""
 
     def deleting(self, name: str, version: int) -> AbstractAsyncContextManager[None]:
         """Delete a version in the context; another server finishes that if this one is lost."""

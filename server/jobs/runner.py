@@ -35,7 +35,6 @@ from braid.core.errors import (
     NotFound,
     PreconditionFailed,
 )
-from braid.core.schedule import Provisional
 from braid.server.jobs.interfaces import CheckImported
 from braid.server.jobs.job_views import JobViews
 from braid.server.jobs.live_jobs import LiveJob, LiveJobs
@@ -233,7 +232,6 @@ class JobRunner:
         entry: Registration,
         check: CheckImported | None = None,
         *,
-        in_present_state: bool = False,
         is_awaited: bool = True,
     ) -> None:
         """Run a job whose rows were just stored, if it is new; else somebody waits for it now."""
@@ -243,7 +241,6 @@ class JobRunner:
             self.live.count(None, entry.job.state)
             live = LiveJob(
                 *(entry.job, entry.model, self._store, check, entry.replaces),
-                in_present_state=in_present_state,
                 is_awaited=is_awaited,
             )
             live.grant = entry.grant
@@ -283,32 +280,6 @@ class JobRunner:
             self._begin(entry)
         return entry.job
 
-    async def compare_again(
-        self,
-        name: str,
-        version: int,
-        is_due: Callable[[Provisional], bool],
-        *,
-        lacks_state: bool = False,
-    ) -> JobRecord | None:
-        """Run a job for the provisional schedules of a version, if one of them is due.
-
-        It also makes what the version lacks in the present states of devices; with ``lacks_state``
-        it is run for that alone.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
-        """
-        if not self.takes_jobs:
-            return None
-        again, store, devices = self._store.compare_again, self._store, self._device_keys_of("")
-        async with self._registering:
-            add = partial(again, name, version, self.device_keys, devices, is_due)
-            entry = await store.call(add, lacks_state=lacks_state)
-            if entry is not None:
-                self._begin(entry, in_present_state=True, is_awaited=False)
-        return None if entry is None else entry.job
-
     async def schedule_lengths(
         self, name: str, version: int, lengths: Sequence[int]
     ) -> JobRecord | None:
@@ -327,24 +298,6 @@ class JobRunner:
             if entry is not None:
                 self._begin(entry, is_awaited=False)
         return None if entry is None else entry.job
-
-    async def doubt(
-        self, name: str, version: int, *, batch_size: int, device: str, reason: str
-    ) -> None:
-        """Forget what a settled schedule rests on; it serves until it is made again.
-
-        That is when the machine is quiet. Schedules of other states of the device stay settled.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
-        """
-        present = next(on.state.name for on in self._services.devices if on.name == device)
-        which = WhichSchedules(self._device_keys_of(device), batch_size, present)
-        doubted = self._store.doubt_schedules
-        model, schedules = await self._store.call(doubted, name, version, which, reason)
-        for schedule in schedules:
-            for on_schedule in self._services.on_schedule:
-                on_schedule(model, device, schedule)
 
     def _device_keys_of(self, device: str) -> list[str]:
         """Key of a device; of all if "" is given."""

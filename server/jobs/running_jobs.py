@@ -161,9 +161,7 @@ class RunningJobs:
         services = replace(self._services, store=live.store)
         try:
             report = partial(self._report, live)
-            outcome = await register_model(
-                *(live.model, services, report, live.check), in_present_state=live.in_present_state
-            )
+            outcome = await register_model(*(live.model, services, report, live.check))
         except TakenOver:
             await self._lost(live)
         except DiskFailure as error:

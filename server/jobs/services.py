@@ -13,7 +13,6 @@ from braid.core.keyed_locks import KeyedLocks
 from braid.server.jobs.interfaces import (
     ImportModel,
     JobObserver,
-    OnLacking,
     OnSchedule,
     PlanTarget,
     ServingDevice,
@@ -36,7 +35,6 @@ class JobServices:
     observer: JobObserver
     on_schedule: Sequence[OnSchedule]  # told after a schedule serves
     tolerance: float  # of outputs in FP32, relative to the largest element
-    on_lacking: OnLacking = lambda model, device, key: None  # told what present states lack
     limits: SearchLimits = DEFAULT_LIMITS
     quiet: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)  # returns once no device runs
     files: Files = field(default_factory=Files)  # that other servers use, too

@@ -13,11 +13,9 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
-from braid.compiler.provisional import cores_are_idle
-from braid.core.cpu_times import CpuTimes, read_cpu_times
 from braid.core.errors import BraidError, NotFound
+from braid.core.margins import LENGTHS_GAIN
 from braid.server.inference.choose_lengths import (
-    LEAST_GAIN,
     LEAST_ROWS,
     LatencyUnknown,
     LengthChoice,
@@ -46,7 +44,6 @@ class LengthChoices:
         replicas: Callable[[], Sequence[ModelReplica]],
         runner: Callable[[], JobRunner],
         quiet: Callable[[], Awaitable[object]],
-        cpu_times: Callable[[], CpuTimes] = read_cpu_times,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         """Look at nothing yet; ``quiet`` returns once requests leave cores."""
@@ -54,7 +51,6 @@ class LengthChoices:
         self._replicas = replicas
         self._runner = runner
         self._quiet = quiet
-        self._cpu_times = cpu_times
         self._sleep = sleep
         self._weighed: dict[Place, int] = {}  # rows since the choice, when others were weighed
         self.seen: dict[Place, SeenLengths] = {}
@@ -115,9 +111,6 @@ class LengthChoices:
             self._weighed[place] = seen.since
             choice = await self._better(replica, seen)
             if choice is not None:
-                if not await cores_are_idle(self._cpu_times, self._sleep):
-                    self._weighed[place] = weighed  # again at the next look
-                    continue
                 await self._schedule(place, choice)
 
     async def _better(self, replica: ModelReplica, seen: SeenLengths) -> LengthChoice | None:
@@ -131,7 +124,7 @@ class LengthChoices:
         def weigh() -> LengthChoice | None:
             now_s = expected_s(seen.rows, unpadded_s.get, planned_s.get, {*fixed, *seen.chosen})
             choice = choose_lengths(seen.rows, unpadded_s.get, planned_s.get, fixed, most)
-            return choice if choice.seconds <= now_s * (1 - LEAST_GAIN) else None
+            return choice if choice.seconds <= now_s * (1 - LENGTHS_GAIN) else None
 
         try:
             return await asyncio.to_thread(weigh)

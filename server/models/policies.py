@@ -94,6 +94,14 @@ class VersionPolicies:
         """Store when a model is in memory; the name need not be registered yet."""
         await self.announce(name, replace(self._models.config(name), residency=residency))
 
+    async def pin(self, name: str, plan: str) -> None:
+        """Let one plan serve wherever a schedule has it; "": requests decide again.
+
+        Returns once that is so. The name need not be registered yet.
+        """
+        await self.announce(name, replace(self._models.config(name), plan=plan))
+        await self._models.follow_plans(name)
+
     async def delete(self, name: str, version: str) -> None:
         """Refuse new requests, finish accepted ones, then remove; completes once begun.
 

@@ -6,15 +6,14 @@ AdminService, console ──> ModelQueries ──> store, serving models, device
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from braid.compiler.imported_model import read_imported
-from braid.core.errors import DiskFailure, NotFound, ScheduleNotFound
+from braid.core.errors import DiskFailure, InvalidRequest, NotFound, ScheduleNotFound
 from braid.core.graph import OpGraph
 from braid.core.program import as_scheduled
-from braid.core.schedule import Schedule, ScheduleKey
+from braid.core.schedule import ContestTable, Schedule
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
 from braid.server.models.serving_models import ServingModels
@@ -27,42 +26,15 @@ from braid.server.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A schedule and the name of its device."""
+    """A schedule, the name of its device, and how its candidates fare in service."""
 
     device: str
     schedule: Schedule
-    other_states: tuple[str, ...] = ()  # of the device, that have one of their own
+    live: ContestTable | None = None  # None: it does not serve
 
-
-def provisional_text(schedules: Sequence[Placed]) -> str:
-    """Text that says which schedules of a version are provisional, and why; empty: none is."""
-    return "; ".join(
-        f"batch size {placed.schedule.key.batch_size} on {placed.device}: {provisional.text}"
-        for placed in schedules
-        if (provisional := placed.schedule.provenance.provisional) is not None
-    )
-
-
-def _of_state(schedules: Sequence[Schedule], state: str) -> list[Schedule]:
-    """The one of several states' schedules that is for a device in one of them."""
-    own = [schedule for schedule in schedules if schedule.is_of(state)]
-    first = [schedule for schedule in schedules if not schedule.key.state]
-    return (own or first or [*schedules])[:1]
-
-
-def _other_states(schedules: Sequence[Schedule], shown: Schedule) -> tuple[str, ...]:
-    return tuple(filter(None, (one.provenance.state for one in schedules if one is not shown)))
-
-
-def _measured_in(schedules: Sequence[Schedule], state: str, model: ModelVersion) -> Schedule:
-    for schedule in schedules:
-        if schedule.provenance.state == state:
-            return schedule
-    states = ", ".join(filter(None, (schedule.provenance.state for schedule in schedules)))
-    raise ScheduleNotFound(
-        f"model {model.name!r} version {model.version} has no schedule that was measured in the "
-        f"state {state!r}; states with one: {states or 'none'}"
-    )
+    @property
+    def contest(self) -> ContestTable:
+        return self.live or self.schedule.table
 
 
 class ModelQueries:
@@ -115,29 +87,45 @@ class ModelQueries:
     async def schedules(self, model: ModelVersion) -> list[Placed]:
         """Schedules that a version was registered for, on the present devices in turn."""
         return [
-            Placed(device.name, schedule, _other_states(several, schedule))
+            self._placed(device, model, schedule)
             for device in self._devices.all
-            for several in (await self._schedules_on(device, model)).values()
-            for schedule in _of_state(several, device.state.name)
+            for schedule in await self._schedules_on(device, model)
         ]
 
-    async def _schedules_on(
-        self, device: Device, model: ModelVersion
-    ) -> dict[ScheduleKey, list[Schedule]]:
+    def _placed(self, device: Device, model: ModelVersion, schedule: Schedule) -> Placed:
+        replicas = self._models.served_version(model.name, model.version)
+        replica = None if replicas is None else replicas.on(device.name)
+        live = None if replica is None else replica.contest_table(schedule)
+        return Placed(device.name, schedule, live)
+
+    async def check_plan(self, name: str, plan: str) -> None:
+        """Check that a schedule of a model has a plan among its candidates.
+
+        Raises:
+            ModelNotFound: nothing is registered under the name.
+            InvalidRequest: none has; the message names those that there are.
+        """
+        names = {
+            candidate.name
+            for model in await self.versions(name)
+            for placed in await self.schedules(model)
+            for candidate in placed.schedule.candidates
+        }
+        if plan not in names:
+            known = ", ".join(sorted(names)) or "none yet"
+            raise InvalidRequest(f"{name} has no plan {plan[:100]!r}; plans: {known}")
+
+    async def _schedules_on(self, device: Device, model: ModelVersion) -> list[Schedule]:
         """Schedules of the shapes that a version is scheduled for, those of the main one first.
 
-        Of any shape, while the version does not serve. By their keys in the first state of the
-        device; those of several states stand together.
+        Of any shape, while the version does not serve.
         """
         store, key = self._store, device.device_key
         stored = await store.call(store.schedules_for, model.sha256, model.options, key)
         if shapes := self._models.scheduled_shapes(model):
             stored = [schedule for schedule in stored if schedule.key.shapes in shapes]
             stored.sort(key=lambda schedule: shapes.index(schedule.key.shapes))
-        by_key: dict[ScheduleKey, list[Schedule]] = {}
-        for schedule in stored:
-            by_key.setdefault(schedule.key.of_first_state, []).append(schedule)
-        return by_key
+        return stored
 
     async def schedule(
         self,
@@ -145,18 +133,14 @@ class ModelQueries:
         batch_size: int,
         device: str = "",
         shapes: str = "",
-        state: str = "",
     ) -> Placed:
-        """Schedule of one batch size; "" is the first device, the main shape, the present state.
+        """Schedule of one batch size; "" is the first device and the main shape.
 
         Raises:
-            ScheduleNotFound: there is no such device or shape, or no schedule yet; or none that was
-                measured in ``state``.
+            ScheduleNotFound: there is no such device or shape, or no schedule yet.
         """
         on = self._named(device)
-        by_key = await self._schedules_on(on, model)
-        present = on.state.name
-        schedules = [one for several in by_key.values() for one in _of_state(several, present)]
+        schedules = await self._schedules_on(on, model)
         texts = list(dict.fromkeys(schedule.key.shapes for schedule in schedules))
         if shapes and shapes not in texts:
             raise ScheduleNotFound(
@@ -166,10 +150,7 @@ class ModelQueries:
         schedules = [one for one in schedules if one.key.shapes == (shapes or texts[0])]
         for schedule in schedules:
             if schedule.key.batch_size == batch_size:
-                several = by_key[schedule.key.of_first_state]
-                if state:
-                    schedule = _measured_in(several, state, model)
-                return Placed(on.name, schedule, _other_states(several, schedule))
+                return self._placed(on, model, schedule)
         sizes = sorted(schedule.key.batch_size for schedule in schedules)
         raise ScheduleNotFound(
             f"model {model.name!r} version {model.version} has no schedule for batch size "

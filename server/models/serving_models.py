@@ -16,7 +16,7 @@ from time import monotonic
 
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.retries import RetriesExhausted
-from braid.core.background import to_the_end
+from braid.core.background import BackgroundTasks, to_the_end
 from braid.core.errors import (
     BraidError,
     Draining,
@@ -98,6 +98,9 @@ class ServingModels(KnownModels):
             for device in devices.all
         }
         self._is_refusing = False
+        self._background = BackgroundTasks("plans of models")
+        self.on_decided: Callable[[ModelReplica, Schedule], object] = lambda replica, schedule: None
+        """Receives a schedule whose order requests have decided."""
         self._on_version = on_version
         self._bring = bring
 
@@ -109,8 +112,12 @@ class ServingModels(KnownModels):
         looks = 0
         while looks < QUIET_LOOKS:
             await asyncio.sleep(LOOK_S)
-            is_running = any(batcher.is_running for batcher in self._batchers.values())
-            looks = 0 if is_running else looks + 1
+            looks = 0 if self.is_running else looks + 1
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a device runs a batch now."""
+        return any(batcher.is_running for batcher in self._batchers.values())
 
     def backlogs_s(self) -> list[float]:
         """Return for each device the expected seconds until all that was accepted is done."""
@@ -193,9 +200,17 @@ class ServingModels(KnownModels):
         for replicas in self._entry(name).served.values():
             for queued in replicas.all:
                 self._apply(config, queued.replica)
+                self._background.start(queued.replica.follow_policy())
+
+    async def follow_plans(self, name: str) -> None:
+        """Wait until what the configuration of a model pins, or pins no more, serves so."""
+        for replica in self.all_replicas():
+            if replica.name == name:
+                await replica.follow_policy()
 
     def _apply(self, config: ServingConfig, replica: ModelReplica) -> None:
-        replica.policy = config.batching.over(self._policy)
+        policy = config.batching.over(self._policy)
+        replica.policy = replace(policy, plan=config.plan)
         replica.declare(config.interface)
 
     def served_version(self, name: str, version: int) -> Replicas | None:
@@ -226,7 +241,6 @@ class ServingModels(KnownModels):
         """Unload a version; accepted requests end first, and the next one loads it again."""
         entry = self._names[model.name]
         replicas = entry.served.pop(model.version)
-        entry.notes.pop(model.version, None)
         entry.away.add(model.version)
         await to_the_end(_end_all(replicas.all))
 
@@ -279,7 +293,6 @@ class ServingModels(KnownModels):
         before = entry.served.get(model.version)
         if before is None or not before.any.model.is_same(model):
             entry.served[model.version] = Replicas()
-            entry.notes.pop(model.version, None)
         replicas = entry.served[model.version]
         if entry.replacements.pop(model.version, None) is not None:
             entry.versions[model.version] = replace(model, state=ModelStatus.SERVING)
@@ -314,6 +327,9 @@ class ServingModels(KnownModels):
         on = self._devices.named(device)
         assert on is not None
         replica = ModelReplica(model, imported, on)
+        replica.on_decided = lambda replica, schedule: self.on_decided(replica, schedule)
+        self._apply(self.config(model.name), replica)  # before plans are chosen by it
+        await replica.follow_policy()
         try:
             for batch_size in replica.batch_sizes:
                 await replica.use_plan(batch_size)
@@ -344,8 +360,8 @@ class ServingModels(KnownModels):
                 f"{model.name} version {model.version} is not scheduled for {schedule.key.shapes} "
                 "any more"
             )
-        await served.use_plan(batch_size, schedule, of, state=schedule.provenance.state)
-        served.chosen[schedule.key.of_first_state] = ScheduleMark.of(schedule)
+        await served.use_plan(batch_size, schedule, of)
+        served.chosen[schedule.key] = ScheduleMark.of(schedule)
         if latency_us := schedule.provenance.measured_us:
             served.expect(batch_size, latency_us, of)
 
@@ -356,8 +372,8 @@ class ServingModels(KnownModels):
             return
         of = served.scheduled.get(schedule.key.shapes)
         if of is not None and served.has_plan(batch_size, of):
-            await served.use_plan(batch_size, None, of, state=provenance.state)
-        served.chosen[schedule.key.of_first_state] = ScheduleMark.of(schedule)
+            await served.use_plan(batch_size, None, of)
+        served.chosen[schedule.key] = ScheduleMark.of(schedule)
         if provenance.sequential_us and served.is_main(schedule):
             served.expect(batch_size, provenance.sequential_us)
 
@@ -388,7 +404,6 @@ class ServingModels(KnownModels):
 
     async def _stop_serving(self, entry: ModelVersions, name: str, version: int) -> None:
         replicas = entry.served.pop(version, None)
-        entry.notes.pop(version, None)
         if not (entry.served or entry.away):
             self._on_serving(name, False)
         await _end_all(replicas.all if replicas is not None else ())

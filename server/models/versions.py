@@ -60,8 +60,6 @@ class ModelVersions:
     restoring: set[int] = field(default_factory=set)  # will serve in a moment, as before
     away: set[int] = field(default_factory=set)  # not in memory; the next request loads them
     problems: dict[int, BraidError] = field(default_factory=dict)  # why a version was not restored
-    # What this server says of a version that answers, by what it is about.
-    notes: dict[int, dict[str, str]] = field(default_factory=dict)
     # What will take the place of a version once it serves itself.
     replacements: dict[int, ModelVersion] = field(default_factory=dict)
 
@@ -105,8 +103,7 @@ class ModelVersions:
     def as_seen(self, model: ModelVersion) -> ModelVersion:
         """Return a version as callers see it: one that is not restored yet is LOADING."""
         if model.version in self.served:
-            texts = [model.message, *self.notes.get(model.version, {}).values()]
-            return replace(model, message="; ".join(filter(None, texts)))
+            return model
         if model.version in self.restoring:
             return replace(model, state=ModelStatus.LOADING, message="is being loaded")
         if model.version in self.away:
@@ -170,15 +167,6 @@ class KnownModels:
 
     def as_seen(self, model: ModelVersion) -> ModelVersion:
         return self.remarks.over(self._entry(model.name).as_seen(model))
-
-    def note(self, model: ModelVersion, about: str, text: str) -> None:
-        """Let the message of a version say ``text`` beside the rest, while these bytes answer.
-
-        An empty text takes back what was said ``about`` the same.
-        """
-        entry = self._entry(model.name)
-        if model.version in entry.served:
-            entry.notes.setdefault(model.version, {})[about] = text
 
     def restoring(self, model: ModelVersion) -> None:
         """Record a version that served before the restart, and will again in a moment."""

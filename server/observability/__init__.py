@@ -1,1 +1,1 @@
-"""Metrics, statistics, traces, logs, drift of schedules."""
+"""Metrics, statistics, traces, logs."""

@@ -22,7 +22,7 @@ from prometheus_client import (
 from braid.server.observability.build import BuildMetrics
 from braid.server.observability.series.devices import DeviceMetrics
 from braid.server.observability.series.jobs import JobMetrics
-from braid.server.observability.series.plans import DriftMetrics, ScheduleMetrics
+from braid.server.observability.series.plans import ScheduleMetrics
 from braid.server.observability.series.requests import CallMetrics, ModelMetrics, RequestMetrics
 from braid.server.observability.snapshot import SnapshotGauges
 
@@ -42,7 +42,6 @@ class Metrics:
         self.requests = RequestMetrics(self.registry)
         self.calls = CallMetrics(self.registry)
         self.schedules = ScheduleMetrics(self.registry, self.knows)
-        self.drift = DriftMetrics(self.registry, self.knows)
         self.jobs = JobMetrics(self.registry)
         self.devices = DeviceMetrics(self.registry)
         self.build = BuildMetrics(self.registry)
@@ -66,7 +65,6 @@ class Metrics:
         key = (model, str(version))
         self.requests.models.pop(key, None)
         self.schedules.remove_model(*key)
-        self.drift.remove_model(*key)
 
     def knows(self, model: str, version: str) -> bool:
         return (model, version) in self.requests.models
@@ -77,5 +75,4 @@ class Metrics:
 
     def add_device(self, device: str) -> None:
         self.jobs.add_device(device)
-        self.drift.add_device(device)
         self.devices.add_device(device)

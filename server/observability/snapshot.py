@@ -71,9 +71,25 @@ class ShapeCounts:
     dropped: int  # of those, as too many others were used since
     lengths: int = 0  # that have schedules, of the axis that requests are padded along
     padded_rows: int = 0  # that ran in one of them
-    other_state_bytes: int = 0  # of plans for another state of the device
     padding_checked: int = 0  # requests that ran once more, padded and not
     is_padding_wrong: bool = False  # as one of them has shown
+
+
+@dataclass(frozen=True, slots=True)
+class ContestCounts:
+    """Contest of the plans of a version for one batch size of its main shape on a device."""
+
+    model: str
+    version: str
+    device: str
+    batch_size: str
+    runs: Mapping[str, int]  # batches by plan
+    is_open: bool
+    estimated_loss: float  # part of the time of requests
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.model, self.version, self.device, self.batch_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +100,7 @@ class Snapshot:
     versions: Sequence[tuple[ModelVersion, bool]] = ()  # each with whether it answers
     devices: Sequence[DeviceSnapshot] = ()
     shapes: Sequence[ShapeCounts] = ()
+    contests: Sequence[ContestCounts] = ()
     loaded: Collection[tuple[str, int]] = ()  # versions in memory, by name and number
     budget_bytes: int = 0  # of memory; 0: not known
     cpus: float = 0.0  # that it may use; 0: not known
@@ -148,6 +165,7 @@ class SnapshotGauges(Collector):
         yield from _models(snapshot)
         yield from _devices(snapshot)
         yield from _shapes(snapshot)
+        yield from _contests(snapshot)
         yield from _memory(snapshot, self._measured)
         yield from _allowance(snapshot, self._measured)
         yield from self._disk()
@@ -280,10 +298,25 @@ def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
             yield (*labels, "activations", where), held.activations
             if held.sessions:
                 yield (*labels, "sessions", where), held.sessions
-    for shape in snapshot.shapes:
-        if shape.other_state_bytes:
-            labels = shape.model, shape.version, shape.device
-            yield (*labels, "other_state", "host"), shape.other_state_bytes
+
+
+def _contests(snapshot: Snapshot) -> Iterator[Metric]:
+    labels = "model", "version", "device", "batch_size"
+    runs = CounterMetricFamily(
+        "braid_plan_runs", "Batches by the plan that ran", labels=(*labels, "plan")
+    )
+    for contest in snapshot.contests:
+        for plan, count in contest.runs.items():
+            runs.add_metric([*contest.labels, plan], count)
+    yield runs
+    yield _family(
+        *("braid_plan_contests_open", "Contests of plans that requests have not decided"),
+        *((), [((), sum(contest.is_open for contest in snapshot.contests))]),
+    )
+    yield _family(
+        *("braid_plan_estimated_loss_ratio", "Part of the time of requests that trials cost"),
+        *(labels, [(contest.labels, contest.estimated_loss) for contest in snapshot.contests]),
+    )
 
 
 def _shapes(snapshot: Snapshot) -> Iterator[Metric]:

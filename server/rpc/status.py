@@ -65,7 +65,6 @@ STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ModelQuarantined: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DamagedArtefact: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.DeviceChanged: grpc.StatusCode.ABORTED,
     errors.TakenOver: grpc.StatusCode.ABORTED,
     errors.NotOffered: grpc.StatusCode.UNIMPLEMENTED,
     errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,

@@ -69,6 +69,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
                 if header.HasField("residency"):
                     residency = residency_from_wire(header.residency)
                     await self._policies.set_residency(header.name, residency)
+                if header.pin:
+                    await self._policies.pin(header.name, header.pin)
                 registration = await self._runner.register(header.name, received, options)
                 return wire.RegisterModelResponse(
                     job_id=registration.job.id,
@@ -126,8 +128,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def SetServing(self, request: wire.ServingConfig, context: Context) -> wire.ServingConfig:
         async with answering(context):
             check_model_name(request.model)
-            interface = self._policies.config(request.model).interface
-            target = replace(serving_from_wire(request), interface=interface)
+            now = self._policies.config(request.model)
+            target = serving_from_wire(request)
+            target = replace(target, interface=now.interface, plan=now.plan)
             await self._policies.configure(request.model, target)
             return serving_to_wire(request.model, self._policies.config(request.model))
 
@@ -137,7 +140,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         async with answering(context):
             model = await self._queries.find(request.model, request.version)
             placed = await self._queries.schedule(
-                *(model, request.batch_size or 1, request.device, request.shapes, request.state)
+                model, request.batch_size or 1, request.device, request.shapes
             )
             graph = await self._queries.graph(model, placed)
             return wire.GetScheduleResponse(
@@ -157,6 +160,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             )
             return job_to_wire(job)
 
+    async def PinPlan(self, request: wire.PinPlanRequest, context: Context) -> wire.ServingConfig:
+        async with answering(context):
+            self._policies.config(request.model)  # or it is not found
+            if request.plan:
+                await self._queries.check_plan(request.model, request.plan)
+            await self._policies.pin(request.model, request.plan)
+            return serving_to_wire(request.model, self._policies.config(request.model))
+
     async def ListNodes(
         self, request: wire.ListNodesRequest, context: Context
     ) -> wire.ListNodesResponse:
@@ -174,7 +185,15 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
                 self.ScheduleAgain,
                 wire.ScheduleAgainRequest.FromString,
                 wire.Job.SerializeToString,
-            )
+            ),
+            "PinPlan": grpc.unary_unary_rpc_method_handler(
+                self.PinPlan,
+                wire.PinPlanRequest.FromString,
+                wire.ServingConfig.SerializeToString,
+            ),
+            "GetModel": grpc.unary_unary_rpc_method_handler(
+                self.GetModel, wire.GetModelRequest.FromString, wire.Model.SerializeToString
+            ),
         }
 
     async def _describe(self, model: ModelVersion) -> wire.Model:

@@ -9,11 +9,11 @@ from braid.compiler.options import ModelOptions
 from braid.core.allowance import CpuAllowance, throttling, usable_memory_bytes
 from braid.core.padding import PaddedAxis
 from braid.core.precision import FP32
-from braid.core.schedule import SEQUENTIAL, Schedule
+from braid.core.schedule import SEQUENTIAL, ContestTable, Schedule
 from braid.core.tensor import TensorType
 from braid.scheduler.options import PlannerSettings
 from braid.server.inference.replica import ModelReplica
-from braid.server.models.queries import Placed, provisional_text
+from braid.server.models.queries import Placed
 from braid.server.store.records import JobRecord, ModelStatus, ModelVersion, ShownNode
 from braid.server.store.serving_config import (
     RESIDENT,
@@ -110,7 +110,7 @@ def model_to_wire(
         name=model.name,
         version=str(model.version),
         state=_STATES.get(model.state, model.state.value),
-        message=model.message or provisional_text(schedules),
+        message=model.message,
         sha256=model.sha256,
         size_bytes=model.size_bytes,
         created_unix=model.created_unix,
@@ -190,6 +190,7 @@ def serving_to_wire(model: str, config: ServingConfig) -> wire.ServingConfig:
             idle_seconds=config.residency.idle_s,
             refuses=config.residency.refuses,
         ),
+        pinned=config.plan,
     )
 
 
@@ -230,12 +231,30 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         side_by_side=_side_by_side(schedule),
         samples=provenance.samples,
         top_agreement=provenance.top_agreement,
-        provisional=provenance.provisional.reason if provenance.provisional else "",
         best_other=best.name if best else "",
         best_other_ratio=best.ratio if best else 0.0,
         shapes=schedule.key.shapes,
-        state=provenance.state,
-        other_states=placed.other_states,
+        contest=_contest(placed.contest),
+    )
+
+
+def _contest(table: ContestTable) -> wire.PlanContest:
+    candidates = [
+        wire.PlanCandidate(
+            name=row.name,
+            pairs=row.pairs,
+            ratio=row.ratio,
+            low=row.low,
+            high=row.high,
+            share=row.share,
+            runs=row.runs,
+            latency_us=row.latency_us or 0.0,
+            plan_id=row.plan_id,
+        )
+        for row in table.rows
+    ]
+    return wire.PlanContest(
+        candidates=candidates, decided=table.is_decided, pinned=table.is_pinned, text=table.text
     )
 
 

@@ -129,14 +129,10 @@ _identity = attrgetter("name", "version", "sha256", "options")
 
 @dataclass(frozen=True, slots=True)
 class WhichSchedules:
-    """Schedules of one model version: on some devices, of one batch size or of all.
-
-    ``state`` is that of the devices, where only those count that serve in it.
-    """
+    """Schedules of one model version: on some devices, of one batch size or of all."""
 
     device_keys: Sequence[str]
     batch_size: int | None = None
-    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ class BatchPolicy:
     max_queue_s: float = inf  # expected wait for the device; what would wait longer is refused
     side_by_side: bool = True  # batches on parts of a device's threads, where that pays
     share: float = 1.0  # of the device's time, relative to other models that have work
+    explore_share: float = 0.1  # of requests for plans that are not the best; 0: none is tried
+    plan: str = ""  # pinned: it serves wherever a schedule has it, and nothing is tried
 
     def __post_init__(self) -> None:
         if not 0 <= self.max_wait_s <= 10:
@@ -131,6 +133,7 @@ class ServingConfig:
     batching: Batching = field(default_factory=Batching)
     residency: Residency = field(default_factory=Residency)
     interface: Interface = field(default_factory=Interface)  # of a ModelConfig; else the model's
+    plan: str = ""  # planner or runtime that serves whatever requests show; empty: the fastest
 
     def __post_init__(self) -> None:
         if len(self.labels) > MAX_LABELS:
@@ -162,4 +165,5 @@ def config_from_json(document: Mapping[str, Any]) -> ServingConfig:
         Batching(**document["batching"]),
         Residency(**document.get("residency", {})),
         Interface() if interface is None else from_stored_json(Interface, interface),
+        document.get("plan", ""),
     )

@@ -35,7 +35,7 @@ from braid.core.errors import (
     StoreUnavailable,
     Unavailable,
 )
-from braid.core.schedule import Provisional, Schedule
+from braid.core.schedule import Schedule
 from braid.server.store.database.database import Database
 from braid.server.store.database.opening import open_database, sqlite_path, usual_url
 from braid.server.store.database.sqlite_file import StoredFiles
@@ -357,9 +357,9 @@ class Store(Registrations):
     def schedule_again(
         self, name: str, version: int, device_keys: str, which: WhichSchedules, reason: str
     ) -> Registration:
-        """Doubt schedules of a version that serves, and add a job that makes them again.
+        """Add a job that makes schedules of a version again; they serve until then.
 
-        They serve until then. A job under way is the answer, and nothing is doubted.
+        A job under way is the answer, and nothing is made again.
 
         Args:
             device_keys: of all devices, as one text.
@@ -378,72 +378,10 @@ class Store(Registrations):
             if (job := self._job_under_way(connection, model, device_keys)) is not None:
                 return Registration(model, job, is_new_job=False)
             _check_serves(model)
-            self._results(connection).doubt(wanted, reason, is_asked=True)
+            self._results(connection).ask_again(wanted, reason)
             return self._add_job(connection, model, device_keys)
 
         return self._transactions.write(again, "jobs")
-
-    def compare_again(
-        self,
-        name: str,
-        version: int,
-        device_keys: str,
-        devices: Sequence[str],
-        is_due: Callable[[Provisional], bool],
-        *,
-        lacks_state: bool = False,
-    ) -> Registration | None:
-        """Add a job that makes the provisional schedules of a version again, if one of them is due.
-
-        Also if none is provisional any more: then another model's job settled them, and this
-        version's job lets them serve. None: a job is under way, none is due, or it does not serve.
-        With ``lacks_state`` none need be due: the job is for schedules that do not exist yet.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
-        """
-
-        def again(connection: Connection) -> Registration | None:
-            model = models_table.get(connection, name, version)
-            under_way = self._job_under_way(connection, model, device_keys)
-            if under_way is not None or model.state is not ModelStatus.SERVING:
-                return None
-            results = self._results(connection)
-            schedules = _wanted_schedules(results, model, WhichSchedules(devices))
-            open_ = [p for schedule in schedules if (p := schedule.provenance.provisional)]
-            if any(map(is_due, open_)):
-                results.ask_again(schedules)
-            elif open_ and not lacks_state:
-                return None
-            return self._add_job(connection, model, device_keys)
-
-        return self._transactions.write(again, "jobs")
-
-    def doubt_schedules(
-        self, name: str, version: int, which: WhichSchedules, reason: str
-    ) -> tuple[ModelVersion, list[Schedule]]:
-        """Doubt schedules of a version; returns it with them, to be made again when it is quiet.
-
-        Of those of several states, the one that serves in the state that ``which`` names.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
-        """
-
-        def doubted(connection: Connection) -> tuple[ModelVersion, list[Schedule]]:
-            model = models_table.get(connection, name, version)
-            results = self._results(connection)
-            wanted = _wanted_schedules(results, model, which)
-            keys = dict.fromkeys(schedule.key.of_first_state for schedule in wanted)
-            in_force = [results.find_in_state(key, which.state) for key in keys]
-            settled = [
-                schedule
-                for schedule in in_force
-                if schedule is not None and schedule.provenance.provisional is None
-            ]
-            return model, results.doubt(settled, reason, is_asked=False)
-
-        return self._transactions.write(doubted, "schedules")
 
     def _job_under_way(
         self, connection: Connection, model: ModelVersion, device_keys: str
@@ -485,8 +423,6 @@ class Store(Registrations):
     put_graph = write_results(Results.put_graph)
     find_graph = read_results(Results.find_graph)
     find_schedule = read_results(Results.find_schedule)
-    find_in_state = read_results(Results.find_in_state)
-    place_of = read_results(Results.place_of)
     schedules_of = read_results(Results.schedules_of)
     schedules_for = read_results(Results.schedules_for)
     forget_schedule = write_results(Results.forget_schedule, "schedules")

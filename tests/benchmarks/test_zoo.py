@@ -27,7 +27,6 @@ PLAN = {
     "units": {"own": 7},
     "kinds_ms": {"aten.linear": 2.0, "aten.softmax": 0.5},
     "choices": {},
-    "provisional": "",
     "digest": "",
 }
 
@@ -147,7 +146,7 @@ def test_tables_give_means_by_family_the_worst_first_and_who_is_refused() -> Non
     assert family == ["detectors", "2", "0.50", "0.67", "0.80", "1.00", "-", "0.50"]
     worst = [line.split()[0] for line in lines if "own units:" in line]
     assert worst == ["slow", "fast"]
-    assert "candidates refused: openvino 2; fallbacks: 0; provisional: 0 of 2" in lines
+    assert "candidates refused: openvino 2; fallbacks: 0" in lines
     assert "  other as onnx is whole: an operator" in lines
     assert "  other as pt2 is refused: big" in lines
 

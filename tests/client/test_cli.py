@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from braid.core.schedule import Contender, Provenance, Provisional
+from braid.core.schedule import Contender, Provenance
 from braid.server.cli.main import COMMANDS, main
 from braid.server.settings import Settings
 from braid_client.wire import admin_pb2
@@ -105,7 +105,7 @@ def named_at_length(server: FakeServer) -> str:
         model.inputs[0].shape.append(admin_pb2.Extent(symbol=f"a symbol of axis {dim}"))
     model.outputs[0].name = "o" * 200
     plan = model.schedules[0]
-    plan.shapes, plan.promoted, plan.provisional = "length=16," * 20, False, text
+    plan.shapes, plan.promoted = "length=16," * 20, False
     plan.plan_id, plan.device, plan.best_other = "p" * 120, "cuda:0", "openvino"
     model.schedules.add().CopyFrom(server.models["echo"].schedules[0])
     return name
@@ -488,20 +488,6 @@ def test_a_schedule_is_shown_stage_by_stage(braid: Braid) -> None:
     assert "2 concurrent 600 us 1 left (convolution) 2 right (convolution) -> right_pool" in text
 
 
-def test_a_schedule_is_shown_by_the_state_of_its_device(braid: Braid, server: FakeServer) -> None:
-    server.models["echo"].schedules[0].state = "near"
-    server.models["echo"].schedules[0].other_states.append("far")
-
-    code, _, err = braid("schedule", "show", "echo", "--state", "far")
-    assert (code, "none measured in far" in err) == (1, True)
-    assert braid("schedule", "show", "echo", "--state", "near")[0] == 0
-    code, _, err = braid("schedule", "diff", "echo", "--state", "near", "--against-state", "far")
-    assert (code, "none measured in far" in err) == (1, True)
-    (listed,) = json.loads(braid("models", "--json")[1])
-    (plan,) = listed["schedules"]
-    assert (plan["state"], plan["other_states"]) == ("near", ["far"])
-
-
 def test_a_schedule_as_json_is_the_artefact_itself(braid: Braid) -> None:
     assert json.loads(braid("schedule", "show", "echo", "--format", "json")[1]) == SCHEDULE
 
@@ -521,31 +507,6 @@ def test_a_plan_that_was_refused_says_why(braid: Braid, server: FakeServer) -> N
     out = braid("schedule", "show", "echo")[1]
 
     assert "not promoted, the sequential plan serves: slower than sequential" in out
-
-
-def test_a_provisional_schedule_says_why_and_gives_nobody_up(
-    braid: Braid, server: FakeServer
-) -> None:
-    given_up = (Contender("sequential", 1500.0, runs=99), Contender("ios", 1700.0, runs=2))
-    settled = Provenance(candidates=given_up)
-    why = Provisional("threads waited for their cores", 2, is_compared=False)
-    server.schedule = schedule_document(provenance=settled)
-    assert "given up as slower" in braid("schedule", "show", "echo")[1]
-    server.schedule = schedule_document(provenance=replace(settled, provisional=why))
-    server.models["echo"].schedules[0].provisional = why.reason
-    server.models["echo"].message = f"batch size 1 on cpu: {why.text}"
-
-    out = braid("schedule", "show", "echo")[1]
-
-    assert why.text in out
-    assert "threads waited for their cores" in out
-    assert "given up" not in out
-    models = spoken(braid("models")[1])
-    assert f"serving: batch size 1 on cpu: {why.text}" in models
-    assert "cpu/1: 1.500x (1.480 to 1.530)" in models
-    assert " provisional " in models
-    listed = json.loads(braid("models", "--json")[1])
-    assert listed[0]["schedules"][0]["provisional"] == why.reason
 
 
 def test_schedules_are_made_again(braid: Braid, server: FakeServer) -> None:

@@ -414,14 +414,3 @@ def test_schedules_are_made_again_of_all_or_of_one(braid: Any, server: FakeServe
     server.fails("ScheduleAgain", Code.FAILED_PRECONDITION)
     with pytest.raises(FailedPrecondition):
         braid.schedule_again("echo")
-
-
-def test_a_provisional_schedule_says_why(braid: Any, server: FakeServer) -> None:
-    (settled,) = braid.model("echo").schedules
-    server.models["echo"].schedules[0].provisional = "the cores were taken"
-
-    (plan,) = braid.model("echo").schedules
-
-    assert settled.provisional == ""
-    assert plan.provisional == "the cores were taken"
-    assert "ios, provisional" in plan._repr_html_()

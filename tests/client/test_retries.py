@@ -55,6 +55,7 @@ def test_calls_that_change_something_are_never_repeated() -> None:
         "DeleteModel",
         "SetServing",
         "ScheduleAgain",
+        "PinPlan",
     ]
     assert [name for name, retry in names.items() if retry is Retry.INFER] == ["Infer"]
 

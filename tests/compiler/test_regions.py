@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from braid.compiler.provisional import with_present_engines
-from braid.compiler.regions import PLANNER, plan_of_regions
+from braid.compiler.regions import PLANNER, plan_of_regions, with_present_engines
 from braid.compiler.work import Work
 from braid.core.errors import BraidError, InvalidArtefact, PreconditionFailed, WorkerRestarting
 from braid.core.graph import Operator, OpGraph
@@ -173,6 +172,5 @@ def test_a_schedule_is_made_again_where_its_engine_is_another(
     if not reason:
         assert present is schedule
         return
-    assert present.provenance.provisional is not None
-    assert reason in present.provenance.provisional.reason
+    assert reason in present.provenance.again
     assert with_present_engines(present, software) is present

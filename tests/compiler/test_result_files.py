@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import multiprocessing
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from braid.compiler.result_files import Measurement, ResultFiles, ScheduleFile
 from braid.core.measurement import StageLatency
-from braid.core.schedule import Schedule
 from tests.compiler.results import MODEL, graph, schedule
 
 OLD = 1.0  # seconds since 1970
@@ -271,21 +271,7 @@ def test_many_schedules_and_measurements_are_found_by_their_keys(files: ResultFi
     assert len(files.all_latencies("cpu-a")) == 20_000
 
 
-def test_a_doubted_schedule_takes_what_was_measured_in_its_state_and_nothing_else(
-    files: ResultFiles,
-) -> None:
-    plain = schedule()
-    far = replace(plain, provenance=replace(plain.provenance, state="far"))
-    files.put_latencies("cpu-a", latencies("s1"))
-    files.put_latencies(far.measured_on, latencies("s1", "s2"))
-    files.put_schedule(far)
-
-    files.doubt([far], "it is slower", is_asked=True)
-
-    assert (files.all_latencies("cpu-a"), files.all_latencies(far.measured_on)) == ({"s1": 1.0}, {})
-
-
-def test_only_what_was_measured_up_to_a_doubted_schedule_is_measured_again(
+def test_only_what_was_measured_up_to_a_schedule_is_measured_again(
     files: ResultFiles,
 ) -> None:
     files.put_latencies("cpu-a", latencies("before"))
@@ -293,69 +279,29 @@ def test_only_what_was_measured_up_to_a_doubted_schedule_is_measured_again(
     files.put_schedule(schedule(), graph("conv", "pool"))
     files.put_latencies("cpu-a", latencies("after"))
 
-    (marked,) = files.doubt([schedule()], "it is slower", is_asked=True)
+    files.ask_again([schedule()], "it is slower")
 
-    assert files.find_schedule(schedule().key) == marked
-    assert marked.is_asked
+    marked = files.find_schedule(schedule().key)
+    assert marked is not None
+    assert (marked.is_asked, marked.provenance.again) == (True, "it is slower")
     assert files.find_graph(marked) == graph("conv", "pool")
     assert files.all_latencies("cpu-a") == {"after": 1.0}
     assert files.all_latencies("cpu-b") == {"elsewhere": 1.0}
 
 
-def in_state(state: str, latency_us: float = 5.0) -> Schedule:
-    plain = schedule(latency_us=latency_us)
-    return replace(plain, provenance=replace(plain.provenance, state=state))
-
-
-def placed(files: ResultFiles, new: Schedule) -> Schedule:
-    key, _ = files.place_of(new)
-    stored = replace(new, key=key)
-    files.put_schedule(stored)
-    return stored
-
-
-def test_the_first_state_has_the_key_of_before_and_others_have_their_own(
-    files: ResultFiles,
+def test_what_an_earlier_version_stored_for_a_state_of_the_cores_is_left_alone(
+    files: ResultFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    key = schedule().key
-    near = placed(files, in_state("near"))
-    assert files.find_in_state(key, "far") == near, "better than none"
+    files.put_schedule(schedule())
+    (path,) = tmp_path.rglob("*.json")
+    head, *lines, _, _ = path.read_bytes().split(b"\n")
+    document = json.loads(head)
+    document["key"]["state"] = "far"
+    body = b"\n".join((json.dumps(document).encode(), *lines))
+    checksum = f'"{hashlib.sha256(body).hexdigest()}"'.encode()
+    far = path.with_name("0" * 24 + ".json")
+    far.write_bytes(b"\n".join((body, checksum, b"")))
 
-    far = placed(files, in_state("far", 7.0))
-
-    assert (near.key, far.key) == (key, replace(key, state="far"))
-    assert far.key.id != near.key.id
-    assert files.find_in_state(key, "near") == near
-    assert files.find_in_state(key, "far") == far
-    assert files.find_in_state(key, "") == near, "where the state cannot be told"
-    assert files.find_in_state(key, "0-1/2") == near
-    assert files.schedules_of(MODEL) == [near, far]
-
-
-@pytest.mark.parametrize("before", ["", "changing"])
-def test_a_schedule_of_no_state_is_for_any_until_one_takes_its_place(
-    files: ResultFiles, before: str
-) -> None:
-    old = in_state(before)
-    files.put_schedule(old)  # as versions stored it that knew no states
-    assert files.find_in_state(old.key, "far") == old
-    assert old.is_of("far")
-
-    far = placed(files, in_state("far", 7.0))
-
-    assert files.schedules_of(MODEL) == [far]
-    assert far.key == old.key
-
-
-def test_a_schedule_of_a_version_that_named_the_state_only_is_of_that_state(
-    files: ResultFiles,
-) -> None:
-    old = in_state("far")
-    files.put_schedule(old)
-    assert "state" not in old.key.to_json()
-
-    near = placed(files, in_state("near"))
-
-    assert (old.is_of("far"), old.is_of("near")) == (True, False)
-    assert near.key.state == "near"
-    assert files.find_in_state(old.key, "far") == old
+    assert files.schedules_of(MODEL) == [schedule()]
+    assert far.exists()
+    assert not caplog.records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from braid.core.device_state import DeviceState, key_in_state
+from braid.core.device_state import DeviceState
 from braid.core.json_form import from_json, to_json
 
 Groups = tuple[tuple[int, ...], ...]
@@ -27,11 +27,6 @@ def test_a_state_is_named_by_its_groups(groups: Groups, name: str) -> None:
 def test_a_lane_belongs_to_one_group() -> None:
     with pytest.raises(ValueError, match="each lane"):
         DeviceState(((0, 1), (1, 2)))
-
-
-def test_near_lanes_and_unknown_ones_leave_keys_as_they_are() -> None:
-    assert {key_in_state("cpu:a", state) for state in ("", "near")} == {"cpu:a"}
-    assert key_in_state("cpu:a", "far") not in ("cpu:a", key_in_state("cpu:a", "0-1/2"))
 
 
 def test_a_state_says_how_far_its_lanes_are() -> None:

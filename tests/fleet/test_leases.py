@@ -402,33 +402,6 @@ async def test_measurements_of_a_node_whose_clock_is_ahead_are_forgotten_too(
     assert "a stage" not in two.store.all_latencies("fake-cpu")
 
 
-async def test_a_provisional_schedule_is_made_again_by_one_node_and_by_another_if_that_dies(
-    make_node: MakeNode,
-) -> None:
-    one, two = await make_node("one").start(), await make_node("two").start()
-    await settled(two)
-    one.device.doubt = "threads waited for their cores"
-    await registered(one)
-    (schedule,) = two.store.schedules_of(two.store.find_model("lenet", 1).sha256)
-    assert schedule.provenance.provisional is not None
-    holds_verifying(one)
-
-    made = await asyncio.gather(
-        *(node.runner.compare_again("lenet", 1, lambda _: True) for node in (one, two))
-    )
-    (job,) = {each.id for each in made if each is not None}
-    owner, other = (one, two) if one.runner.has_jobs else (two, one)
-    if owner is one:
-        await reach(one, job, JobStatus.VERIFYING)
-        await one.die()
-
-    one.device.doubt = ""
-    assert (await until_ended(other, job))[-1].state is JobStatus.READY
-    (schedule,) = two.store.schedules_of(two.store.find_model("lenet", 1).sha256)
-    assert schedule.provenance.provisional is None
-    assert schedule.provenance.promoted
-
-
 async def test_a_deletion_that_a_node_began_is_finished_by_another(make_node: MakeNode) -> None:
     one, two = await make_node("one").start(), await make_node("two").start()
     await settled(two)

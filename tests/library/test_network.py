@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ import pytest
 import torch
 
 import braid
-from braid.compiler.result_files import ResultFiles
 from braid.core.errors import InvalidArtefact, InvalidRequest, InvalidTensor, PreconditionFailed
-from braid.core.schedule import Provisional
 from tests.models.external_data import in_several_files
 from tests.models.small import by_values
 from tests.service.server_process import ServerProcess
@@ -139,27 +136,6 @@ def test_a_notebook_shows_the_timeline_of_a_schedule(net: braid.Network) -> None
     assert net.schedule._repr_svg_().startswith("<svg")
     assert net.schedules[4].plan_id in net.schedules[4]._repr_html_()
     assert "batch sizes 1, 4" in repr(net)
-
-
-def test_a_network_says_that_it_was_compiled_on_a_busy_machine(
-    net: braid.Network, model: Path, store: Path
-) -> None:
-    why = Provisional("the cores were taken", 1, at_unix=time.time())  # not due yet
-    results, schedules = ResultFiles(store), []
-    for one in net.schedules.values():
-        schedule = results.find_schedule(one.document.key)
-        assert schedule is not None  # another one where that was provisional, and was made again
-        results.put_schedule(schedule.found_provisional(why))
-        schedules.append(schedule)
-    try:
-        with braid.compile(model, batch_sizes=[1, 4], store=store) as again:
-            assert list(again.plan_ids.values()) == [schedule.plan_id for schedule in schedules]
-            assert again.schedules[4].provisional == "the cores were taken"
-            assert "provisional, compile again on a quieter machine" in str(again.schedules[4])
-            assert any("the cores were taken" in remark for remark in again.remarks)
-    finally:
-        for schedule in schedules:
-            results.put_schedule(schedule)
 
 
 def test_a_saved_network_runs_the_same_plans(net: braid.Network, tmp_path: Path) -> None:

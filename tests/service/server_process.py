@@ -213,12 +213,15 @@ class ServerProcess:
 
 
 def plans_by_size(client: Client, model: str, sizes: Sequence[int]) -> dict[int, set[str]]:
-    """Ids of the stored plans by batch size, as answers name them.
+    """Ids of the plans that requests may choose from, by batch size, as answers name them.
 
     A single row may ride in a larger batch, if that was faster lately, and has that one's plan.
     """
     schedules = {size: schedule_from_json(client.schedule(model, size).schedule) for size in sizes}
-    return {size: {each.plan_id, each.side_by_side_id} for size, each in schedules.items()}
+    return {
+        size: {each.side_by_side_id, *(row.plan_id for row in each.table.rows)}
+        for size, each in schedules.items()
+    }
 
 
 @contextlib.contextmanager

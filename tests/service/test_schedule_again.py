@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from braid.core.schedule import Provisional
-from braid.server.cli.main import main
 from braid.server.security.tokens import new_token
-from braid.server.store.store import Store
 from braid_client import (
     Client,
     FailedPrecondition,
@@ -141,46 +137,3 @@ def test_a_model_that_is_unloaded_is_to_be_loaded_first(guarded: ServerProcess) 
     finally:
         load = "/v2/repository/models/cnn/load"
         assert call(guarded, load, {}, authorization=token).status == 200
-
-
-def mark_provisional(folder: Path) -> None:
-    """Let the stored schedules say that they were made on a busy machine."""
-    store = Store.open(folder)
-    try:
-        (model,) = store.models()
-        for schedule in store.schedules_of(model.sha256):
-            store.put_schedule(schedule.found_provisional(Provisional("the cores were taken", 1)))
-    finally:
-        store.close()
-
-
-def test_what_is_provisional_is_shown_everywhere_and_survives_restarts(
-    server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = small_cnn(tmp_path / "cnn.onnx")
-    server.start()
-    server.import_ahead(path)
-    with server.client() as client:
-        client.register("cnn", path, batch_sizes=[1], planner="sequential", wait=True)
-    assert server.stop() == 0
-    mark_provisional(server.store)
-    server.start()
-
-    with server.client() as client:
-        (plan,) = client.model("cnn").schedules
-        assert plan.provisional == "the cores were taken"
-        assert "to be compared again when the machine is quieter" in client.model("cnn").message
-        assert client.schedule("cnn").schedule["provenance"]["provisional"]["tries"] == 1
-        assert server.metric("braid_schedule_provisional", model="cnn") == 1
-        assert main(["models", "--address", server.address]) == 0
-        assert "provisional" in capsys.readouterr().out
-        for page in ("", "models/cnn?version=1", "schedules/cnn/1/1?device=cpu"):
-            assert "provisional" in server.http(f"/console/{page}"), page
-        client.infer("cnn", ROW)
-
-        assert main(["schedule", "again", "cnn", "--wait", "--address", server.address]) == 0
-
-        # Of the machine that runs the tests it may be provisional again.
-        (plan,) = client.model("cnn").schedules
-        assert "the cores were taken" not in plan.provisional
-        assert server.metric("braid_schedule_provisional", model="cnn") == bool(plan.provisional)

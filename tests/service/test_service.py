@@ -43,8 +43,8 @@ def test_the_only_input_needs_no_name(shared: ServerProcess) -> None:
         named, alone = client.infer("embedding", {"ids": ids}), client.infer("embedding", ids)
         (streamed,) = client.infer_stream([InferRequest("embedding", ids)])
 
-    assert np.array_equal(alone.outputs["y"], named.outputs["y"])
-    assert np.array_equal(streamed.unwrap().outputs["y"], named.outputs["y"])
+    assert np.allclose(alone.outputs["y"], named.outputs["y"], atol=1e-4)
+    assert np.allclose(streamed.unwrap().outputs["y"], named.outputs["y"], atol=1e-4)
 
 
 def test_the_plan_that_ran_is_the_schedule_that_is_shown(shared: ServerProcess) -> None:
@@ -59,8 +59,10 @@ def test_the_plan_that_ran_is_the_schedule_that_is_shown(shared: ServerProcess) 
     assert sorted(units) == list(range(len(graph["operators"])))
     assert len(schedule["unit_names"]) == len(graph["operators"])
     assert summary.promoted == schedule["provenance"]["promoted"]
-    alone = summary.plan_id if summary.promoted else "sequential"
-    assert result.plan_id in {alone, *side_by_side}
+    assert summary.contest is not None
+    tried = {candidate.plan_id for candidate in summary.contest.candidates}
+    assert summary.plan_id in tried
+    assert result.plan_id in {*(tried if summary.promoted else {"sequential"}), *side_by_side}
 
 
 def test_plain_grpc_found_through_reflection_gets_the_same_answer(

@@ -20,7 +20,7 @@ class RegisterModelRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[RegisterModelHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., footer: _Optional[_Union[RegisterModelFooter, _Mapping]] = ..., samples: _Optional[bytes] = ...) -> None: ...
 
 class RegisterModelHeader(_message.Message):
-    __slots__ = ("name", "format", "batch_sizes", "planner", "input_shapes", "precision", "accepted_error", "pad", "no_pad", "more_input_shapes", "lengths", "residency", "batchable")
+    __slots__ = ("name", "format", "batch_sizes", "planner", "input_shapes", "precision", "accepted_error", "pad", "no_pad", "more_input_shapes", "lengths", "residency", "batchable", "pin")
     class Format(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FORMAT_UNSPECIFIED: _ClassVar[RegisterModelHeader.Format]
@@ -54,6 +54,7 @@ class RegisterModelHeader(_message.Message):
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     RESIDENCY_FIELD_NUMBER: _ClassVar[int]
     BATCHABLE_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
     name: str
     format: RegisterModelHeader.Format
     batch_sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -67,7 +68,8 @@ class RegisterModelHeader(_message.Message):
     lengths: str
     residency: Residency
     batchable: bool
-    def __init__(self, name: _Optional[str] = ..., format: _Optional[_Union[RegisterModelHeader.Format, str]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., input_shapes: _Optional[_Mapping[str, Shape]] = ..., precision: _Optional[str] = ..., accepted_error: _Optional[float] = ..., pad: _Optional[_Mapping[str, str]] = ..., no_pad: bool = ..., more_input_shapes: _Optional[_Iterable[_Union[InputShapes, _Mapping]]] = ..., lengths: _Optional[str] = ..., residency: _Optional[_Union[Residency, _Mapping]] = ..., batchable: bool = ...) -> None: ...
+    pin: str
+    def __init__(self, name: _Optional[str] = ..., format: _Optional[_Union[RegisterModelHeader.Format, str]] = ..., batch_sizes: _Optional[_Iterable[int]] = ..., planner: _Optional[_Union[PlannerOptions, _Mapping]] = ..., input_shapes: _Optional[_Mapping[str, Shape]] = ..., precision: _Optional[str] = ..., accepted_error: _Optional[float] = ..., pad: _Optional[_Mapping[str, str]] = ..., no_pad: bool = ..., more_input_shapes: _Optional[_Iterable[_Union[InputShapes, _Mapping]]] = ..., lengths: _Optional[str] = ..., residency: _Optional[_Union[Residency, _Mapping]] = ..., batchable: bool = ..., pin: _Optional[str] = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ("dims",)
@@ -323,7 +325,7 @@ class PaddedAxis(_message.Message):
     def __init__(self, axis: _Optional[str] = ..., exact: bool = ..., inputs: _Optional[_Mapping[str, str]] = ..., up_to: _Optional[int] = ..., error: _Optional[float] = ..., shown_by: _Optional[str] = ..., reason: _Optional[str] = ..., tried: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class ScheduleSummary(_message.Message):
-    __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error", "speedup_least", "speedup_most", "spread", "sequential_spread", "side_by_side", "samples", "top_agreement", "provisional", "best_other", "best_other_ratio", "shapes", "state", "other_states")
+    __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error", "speedup_least", "speedup_most", "spread", "sequential_spread", "side_by_side", "samples", "top_agreement", "best_other", "best_other_ratio", "shapes", "contest")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -343,12 +345,10 @@ class ScheduleSummary(_message.Message):
     SIDE_BY_SIDE_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     TOP_AGREEMENT_FIELD_NUMBER: _ClassVar[int]
-    PROVISIONAL_FIELD_NUMBER: _ClassVar[int]
     BEST_OTHER_FIELD_NUMBER: _ClassVar[int]
     BEST_OTHER_RATIO_FIELD_NUMBER: _ClassVar[int]
     SHAPES_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    OTHER_STATES_FIELD_NUMBER: _ClassVar[int]
+    CONTEST_FIELD_NUMBER: _ClassVar[int]
     plan_id: str
     device: str
     batch_size: int
@@ -368,13 +368,45 @@ class ScheduleSummary(_message.Message):
     side_by_side: SideBySide
     samples: int
     top_agreement: float
-    provisional: str
     best_other: str
     best_other_ratio: float
     shapes: str
-    state: str
-    other_states: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: bool = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ..., speedup_least: _Optional[float] = ..., speedup_most: _Optional[float] = ..., spread: _Optional[float] = ..., sequential_spread: _Optional[float] = ..., side_by_side: _Optional[_Union[SideBySide, _Mapping]] = ..., samples: _Optional[int] = ..., top_agreement: _Optional[float] = ..., provisional: _Optional[str] = ..., best_other: _Optional[str] = ..., best_other_ratio: _Optional[float] = ..., shapes: _Optional[str] = ..., state: _Optional[str] = ..., other_states: _Optional[_Iterable[str]] = ...) -> None: ...
+    contest: PlanContest
+    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: bool = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ..., speedup_least: _Optional[float] = ..., speedup_most: _Optional[float] = ..., spread: _Optional[float] = ..., sequential_spread: _Optional[float] = ..., side_by_side: _Optional[_Union[SideBySide, _Mapping]] = ..., samples: _Optional[int] = ..., top_agreement: _Optional[float] = ..., best_other: _Optional[str] = ..., best_other_ratio: _Optional[float] = ..., shapes: _Optional[str] = ..., contest: _Optional[_Union[PlanContest, _Mapping]] = ...) -> None: ...
+
+class PlanContest(_message.Message):
+    __slots__ = ("candidates", "decided", "pinned", "text")
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    candidates: _containers.RepeatedCompositeFieldContainer[PlanCandidate]
+    decided: bool
+    pinned: bool
+    text: str
+    def __init__(self, candidates: _Optional[_Iterable[_Union[PlanCandidate, _Mapping]]] = ..., decided: bool = ..., pinned: bool = ..., text: _Optional[str] = ...) -> None: ...
+
+class PlanCandidate(_message.Message):
+    __slots__ = ("name", "pairs", "ratio", "low", "high", "share", "runs", "latency_us", "plan_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    RATIO_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_US_FIELD_NUMBER: _ClassVar[int]
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    pairs: int
+    ratio: float
+    low: float
+    high: float
+    share: float
+    runs: int
+    latency_us: float
+    plan_id: str
+    def __init__(self, name: _Optional[str] = ..., pairs: _Optional[int] = ..., ratio: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., share: _Optional[float] = ..., runs: _Optional[int] = ..., latency_us: _Optional[float] = ..., plan_id: _Optional[str] = ...) -> None: ...
 
 class SideBySide(_message.Message):
     __slots__ = ("plan_id", "count", "planner", "latency_us", "gain", "gain_least", "gain_most")
@@ -431,7 +463,7 @@ class GetServingRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class ServingConfig(_message.Message):
-    __slots__ = ("model", "versions", "labels", "batching", "residency")
+    __slots__ = ("model", "versions", "labels", "batching", "residency", "pinned")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -444,12 +476,22 @@ class ServingConfig(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     BATCHING_FIELD_NUMBER: _ClassVar[int]
     RESIDENCY_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
     model: str
     versions: VersionPolicy
     labels: _containers.ScalarMap[str, int]
     batching: Batching
     residency: Residency
-    def __init__(self, model: _Optional[str] = ..., versions: _Optional[_Union[VersionPolicy, _Mapping]] = ..., labels: _Optional[_Mapping[str, int]] = ..., batching: _Optional[_Union[Batching, _Mapping]] = ..., residency: _Optional[_Union[Residency, _Mapping]] = ...) -> None: ...
+    pinned: str
+    def __init__(self, model: _Optional[str] = ..., versions: _Optional[_Union[VersionPolicy, _Mapping]] = ..., labels: _Optional[_Mapping[str, int]] = ..., batching: _Optional[_Union[Batching, _Mapping]] = ..., residency: _Optional[_Union[Residency, _Mapping]] = ..., pinned: _Optional[str] = ...) -> None: ...
+
+class PinPlanRequest(_message.Message):
+    __slots__ = ("model", "plan")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    plan: str
+    def __init__(self, model: _Optional[str] = ..., plan: _Optional[str] = ...) -> None: ...
 
 class Residency(_message.Message):
     __slots__ = ("kind", "idle_seconds", "refuses")
@@ -486,20 +528,18 @@ class Batching(_message.Message):
     def __init__(self, max_wait_ms: _Optional[float] = ..., split_requests: bool = ..., max_queue_requests: _Optional[int] = ..., max_queue_rows: _Optional[int] = ..., share: _Optional[float] = ..., max_queue_ms: _Optional[float] = ...) -> None: ...
 
 class GetScheduleRequest(_message.Message):
-    __slots__ = ("model", "version", "device", "batch_size", "shapes", "state")
+    __slots__ = ("model", "version", "device", "batch_size", "shapes")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     SHAPES_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     device: str
     batch_size: int
     shapes: str
-    state: str
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., shapes: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., shapes: _Optional[str] = ...) -> None: ...
 
 class GetScheduleResponse(_message.Message):
     __slots__ = ("plan_id", "schedule_json", "graph_json")

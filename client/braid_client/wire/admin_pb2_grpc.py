@@ -90,6 +90,11 @@ class AdminServiceStub(object):
                 request_serializer=braid_dot_v1_dot_admin__pb2.ScheduleAgainRequest.SerializeToString,
                 response_deserializer=braid_dot_v1_dot_admin__pb2.Job.FromString,
                 _registered_method=True)
+        self.PinPlan = channel.unary_unary(
+                '/braid.v1.AdminService/PinPlan',
+                request_serializer=braid_dot_v1_dot_admin__pb2.PinPlanRequest.SerializeToString,
+                response_deserializer=braid_dot_v1_dot_admin__pb2.ServingConfig.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/braid.v1.AdminService/ListNodes',
                 request_serializer=braid_dot_v1_dot_admin__pb2.ListNodesRequest.SerializeToString,
@@ -178,6 +183,14 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PinPlan(self, request, context):
+        """Lets one plan serve wherever a schedule of a model has it as candidate, whatever requests show; no
+        plan lets requests decide again. Answers once that is so.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListNodes(self, request, context):
         """The servers that share the database, by id; the one there is where none is shared.
         """
@@ -242,6 +255,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ScheduleAgain,
                     request_deserializer=braid_dot_v1_dot_admin__pb2.ScheduleAgainRequest.FromString,
                     response_serializer=braid_dot_v1_dot_admin__pb2.Job.SerializeToString,
+            ),
+            'PinPlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinPlan,
+                    request_deserializer=braid_dot_v1_dot_admin__pb2.PinPlanRequest.FromString,
+                    response_serializer=braid_dot_v1_dot_admin__pb2.ServingConfig.SerializeToString,
             ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
@@ -547,6 +565,33 @@ class AdminService(object):
             '/braid.v1.AdminService/ScheduleAgain',
             braid_dot_v1_dot_admin__pb2.ScheduleAgainRequest.SerializeToString,
             braid_dot_v1_dot_admin__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinPlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/braid.v1.AdminService/PinPlan',
+            braid_dot_v1_dot_admin__pb2.PinPlanRequest.SerializeToString,
+            braid_dot_v1_dot_admin__pb2.ServingConfig.FromString,
             options,
             channel_credentials,
             insecure,

@@ -19,6 +19,7 @@ from braid.core.errors import (
     InvalidRequest,
     PreconditionFailed,
 )
+from braid.core.margins import PART_RATIO
 from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import EnginePart, StreamPlan
 from braid.core.precision import FP32, HALF, INT8
@@ -48,7 +49,6 @@ from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
-from braid.engine.timing.counted_rounds import CountedRounds
 from braid.engine.timing.rounds import RoundOptions
 from braid.engine.timing.runs import TimedRun
 from braid.engine.worker.checked_inputs import inputs_to_check
@@ -59,21 +59,8 @@ from braid.engine.worker.measuring.sensitivity import most_rounded
 from braid.engine.worker.measuring.throughput import Throughput
 from braid.engine.worker.models import ModelTable, result_memory, seeded_inputs
 
-Task = Generator[SearchProgress | float | None, float | None, AnyReply]
-"""Yields whenever a request may go first; a number is the fraction done.
-
-It is sent the seconds for which it was left where it was, as the device was in another state.
-"""
-
-
-HOPELESS = 1.3
-"""A part that takes so much longer than own kernels, which are measured before, is run once."""
-
-MOST_LEFT_BYTES = 128 << 20
-"""Size of a model's file up to which a comparison may be left: sessions hold its weights again."""
-
-PART_ATTEMPTS = 2
-"""To measure a part while other processes leave the cores."""
+Task = Generator[SearchProgress | float | None, None, AnyReply]
+"""Yields whenever a request may go first; a number is the fraction done."""
 
 
 class Measurements:
@@ -150,18 +137,13 @@ class Measurements:
                     if len(stage) == 1 and not stage[0].engine and stage[0].threads == 1
                     else None,
                     "concurrent",
-                    HOPELESS * own_us.get(units, inf),
+                    PART_RATIO * own_us.get(units, inf),
                     opened,
                 )
-                for _ in range(PART_ATTEMPTS):
-                    timing = yield from self._backend.measure(program, inputs, asked, self._pause)
-                    if not timing.is_disturbed:
-                        break
+                timing = yield from self._backend.measure(program, inputs, asked, self._pause)
                 if not any(part.engine for part in stage):
                     own_us.setdefault(units, timing.latency_us)
-                measured.append(
-                    PartMeasurement(timing.latency_us, is_disturbed=timing.is_disturbed)
-                )
+                measured.append(PartMeasurement(timing.latency_us))
             except (PreconditionFailed, InvalidRequest) as error:
                 measured.append(PartMeasurement(problem=str(error)))
         self.forget()
@@ -208,15 +190,6 @@ class Measurements:
         graph = self._models.program(key).graph
         return partial(seeded_inputs, graph, self._models.content(key), 0)
 
-    def may_be_left(self, request: ComparePlans) -> bool:
-        """Whether a comparison may wait while another one runs, with all that it holds.
-
-        Raises:
-            PreconditionFailed: the model is not loaded.
-        """
-        file_bytes = self._models.model(request.program.digest).file_bytes
-        return not request.is_brief and file_bytes <= MOST_LEFT_BYTES
-
     def compare(self, request: ComparePlans) -> Task:
         """Compare whole models in turns: errors of outputs, and latencies."""
         self.forget()
@@ -231,8 +204,7 @@ class Measurements:
                 options = replace(options, rounds=RoundOptions(min_rounds=0, max_rounds=0))
             contenders = [contender for field in fields for contender in field]
             checks = self._checks(request)
-            counted = CountedRounds(options.patience_s, self._backend.threads)
-            results = yield from compare(contenders, checks, options, self._pause, counted)
+            results = yield from compare(contenders, checks, options, self._pause)
         finally:
             for ready in prepared:
                 ready.release()

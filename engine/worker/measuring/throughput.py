@@ -4,8 +4,7 @@
 
 The ways differ in how many runs they do at once and in which runtime runs the model. After three
 turns only the best one goes on, and those near it. Outputs of each place are compared with those of
-all threads. Turns in which other processes had the cores do not count
-(engine/timing/counted_rounds.py).
+all threads.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from braid.engine.ops.dtypes import empty_of
 from braid.engine.ops.whole import output_specs
 from braid.engine.runtime.yielding import YieldToRequests, elsewhere
 from braid.engine.timing.comparison import errors
-from braid.engine.timing.counted_rounds import CountedRounds
 from braid.engine.worker.models import (
     ModelTable,
     ReadyExecutable,
@@ -36,13 +34,13 @@ FIRST_TURNS = 3
 NEAR = 1.05
 """A way that takes more than this many times as long as the best one does not go on."""
 
-TURNS, MOST_TURNS = 7, 15
+TURNS, MOST_TURNS = 5, 9
 """Turns, and at most how many where some of them, but not most, speak against the best way."""
 
 TURN_S = 0.04
 """Seconds of one turn of one way, about: a few runs that follow on each other, as under load."""
 
-BUDGET_S = 5.0
+BUDGET_S = 2.0
 """Seconds after which no further turn begins, but that there are enough for an interval."""
 
 MOST_PLACES = 16
@@ -60,8 +58,7 @@ class _Rival:
     runtime: str
     number: int  # of its executable
     copies: Sequence[ReadyExecutable]
-    turns_us: list[float] = field(default_factory=list)  # that counted
-    lost_us: list[float] = field(default_factory=list)
+    turns_us: list[float] = field(default_factory=list)
 
     @property
     def seconds_per_run(self) -> float:
@@ -97,26 +94,22 @@ class Throughput:
         numbered = enumerate(ways, start=1)  # below 0: those above are the front end's
         rivals = [rival for n, way in numbered if (rival := self._rival(-n, *way, expected))]
         whole_us: list[float] = []
-        counted = CountedRounds(threads=threads)
         try:
-            self._turns(whole, rivals, whole_us, counted)
+            self._turns(whole, rivals, whole_us)
         finally:
             whole.prepared.release()
             for rival in rivals:
                 self._models.release(rival.number)
-        is_enough = len(whole_us) >= LEAST_TURNS or not counted.has_given_up
-        doubt = "" if is_enough and not counted.has_lost_too_many else counted.reason
         return ThroughputMeasurements(
             tuple(
                 PlaceMeasurement(
                     rival.count,
                     rival.runtime,
-                    median(rival.turns_us or rival.lost_us),
+                    median(rival.turns_us),
                     tuple(
                         rival.count * us / beside_us
                         for us, beside_us in zip(whole_us, rival.turns_us, strict=False)
                     ),
-                    doubt,
                 )
                 for rival in rivals
             )
@@ -152,17 +145,13 @@ class Throughput:
         return rival
 
     def _turns(
-        self,
-        whole: ReadyExecutable,
-        rivals: Sequence[_Rival],
-        whole_us: list[float],
-        counted: CountedRounds,
+        self, whole: ReadyExecutable, rivals: Sequence[_Rival], whole_us: list[float]
     ) -> None:
         if not rivals:
             return
         runs = max(1, min(MOST_RUNS, round(TURN_S * 1e6 / self._together([whole], 1))))
         until, staying = monotonic() + BUDGET_S, list(rivals)
-        while (turn := len(whole_us)) < MOST_TURNS and not counted.has_given_up:
+        while (turn := len(whole_us)) < MOST_TURNS:
             if turn >= LEAST_TURNS and monotonic() > until:
                 return
             best = min(staying, key=lambda rival: rival.seconds_per_run) if turn else staying[0]
@@ -171,19 +160,12 @@ class Throughput:
             if turn == FIRST_TURNS:
                 most_s = NEAR * best.seconds_per_run
                 staying = [rival for rival in staying if rival.seconds_per_run <= most_s]
-            counted.begin()
             if turn % 2 == 0:
                 whole_us.append(self._together([whole], runs))
             for rival in staying:
                 rival.turns_us.append(self._together(rival.copies, runs))
             if turn % 2:
                 whole_us.append(self._together([whole], runs))
-            if not counted.end(None):
-                whole_us.pop()
-                for rival in staying:
-                    rival.lost_us.append(rival.turns_us.pop())
-                for _ in counted.a_moment(self._pause):
-                    pass
 
     def _once(self, ready: ReadyExecutable) -> dict[str, Tensor]:
         outputs = self._memory()

@@ -15,7 +15,6 @@ import threading
 
 from braid.engine.link.frames import BlockingChannel
 from braid.engine.link.messages import AskStatus, Message, StopRun, StopStep
-from braid.engine.runtime.lost_cores import takes_no_part
 from braid.engine.worker.process.current_work import CurrentWork
 
 
@@ -26,7 +25,6 @@ def answer_status(control: socket.socket, work: CurrentWork) -> None:
 
 
 def _answer(channel: BlockingChannel, work: CurrentWork) -> None:
-    takes_no_part()
     try:
         while (messages := channel.receive()) is not None:
             for message in messages:

@@ -74,12 +74,7 @@ def _row(model: Model) -> tuple[str, ...]:
     for plan in model.schedules:
         lines.append(f"{plan.device}/{plan.batch_size}: {summary_speed(plan)}")
         serves = "" if plan.promoted else " sequential serves"
-        remarks = (
-            shortened(_at(model, plan), MOST_SHAPES),
-            serves,
-            plan.provisional and " provisional",
-        )
-        lines += filter(None, remarks)
+        lines += filter(None, (shortened(_at(model, plan), MOST_SHAPES), serves))
     return (
         model.name,
         model.version,
@@ -132,6 +127,8 @@ def print_details(model: Model) -> None:
 
 
 def _facts(plan: ScheduleSummary) -> Iterator[str]:
+    if plan.contest is not None and plan.promoted:
+        yield plan.contest.text
     yield f"plan {plan.plan_id}{'' if plan.promoted else ' (sequential serves)'}"
     if plan.best_other:
         rival = rival_text(plan.best_other_ratio, plan.best_other)
@@ -139,5 +136,3 @@ def _facts(plan: ScheduleSummary) -> Iterator[str]:
     if plan.max_rel_error is not None:
         yield f"error {error_text(plan.max_rel_error, plan.samples, plan.top_agreement)}"
     yield f"{plan.stages} stages, {plan.groups} groups"
-    if plan.provisional:
-        yield "provisional"

@@ -79,6 +79,13 @@ def add_parser(subparsers: Subparsers) -> None:
         help="pinned: always in memory; resident: unless others need it; on-demand: while it is "
         "used (default: as it was, at first resident)",
     )
+    parser.add_argument(
+        "--pin",
+        metavar="PLAN",
+        default="",
+        help="planner or runtime that serves wherever a schedule has it, so that equal inputs give "
+        "equal bits; braid schedule unpin lets requests decide",
+    )
     parser.add_argument("--wait", action="store_true", help="until scheduled, showing progress")
     parser.add_argument("--json", action="store_true", help="the job, with --wait as it ended")
     add_address(parser)
@@ -177,6 +184,7 @@ def run(args: argparse.Namespace) -> int:
                 lengths=args.lengths,
                 batchable=args.batchable,
                 residency=args.residency,
+                pin=args.pin,
                 on_upload=progress.upload,
             )
         except KeyboardInterrupt:

@@ -2,8 +2,9 @@
 
 show   text: a table of stages    json: the artefact itself
        svg, perfetto: sequential beside scheduled on one time axis
-diff   two batch sizes, devices, states of a device or versions of one model
+diff   two batch sizes, devices or versions of one model
 again  measured and made again
+pin    one plan serves whatever requests show; unpin: requests decide
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from braid.charts.difference import compare
 from braid.charts.kinds import kind_text
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph, graph_from_json
-from braid.core.measurement import rival_text, side_by_side_text, speed_text, spread_text
+from braid.core.measurement import (
+    interval_text,
+    rival_text,
+    side_by_side_text,
+    speed_text,
+    spread_text,
+)
 from braid.core.plan import engine_text
 from braid.core.precision import AUTO
 from braid.core.quantisation import quantisation_text
@@ -47,8 +54,8 @@ EXAMPLES = """examples:
   braid schedule show inception --format svg --block -1 --output last-block.svg
   braid schedule show inception --format perfetto --output trace.json   # open in ui.perfetto.dev
   braid schedule diff inception --batch 1 --against-batch 32
-  braid schedule diff inception --state near --against-state far
   braid schedule again inception --batch 4 --wait
+  braid schedule pin inception onnxruntime
 """
 
 
@@ -59,7 +66,9 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    actions = parser.add_subparsers(dest="action", metavar="show | diff | again", required=True)
+    actions = parser.add_subparsers(
+        dest="action", metavar="show | diff | again | pin | unpin", required=True
+    )
     show = actions.add_parser("show", help="print or draw a schedule")
     _add_which(show)
     show.add_argument("--format", choices=("text", "json", "svg", "perfetto"), default="text")
@@ -71,7 +80,6 @@ def add_parser(subparsers: Subparsers) -> None:
     diff.add_argument("--against-batch", metavar="N", type=at_least_one, help="default: the same")
     diff.add_argument("--against-device", metavar="DEVICE", help="default: the same")
     diff.add_argument("--against-version", metavar="N", help="default: the same")
-    diff.add_argument("--against-state", metavar="STATE", help="default: the same")
     diff.add_argument("--format", choices=("text", "json", "svg"), default="text")
     for action in (show, diff):
         action.add_argument("--output", metavar="FILE", type=Path, help="default: stdout")
@@ -85,6 +93,15 @@ def add_parser(subparsers: Subparsers) -> None:
     again.add_argument("--wait", action="store_true", help="show progress until the job ends")
     again.add_argument("--json", action="store_true", help="the job, as a JSON list")
     add_address(again)
+
+    pin = actions.add_parser("pin", help="let one plan serve, so that equal inputs give equal bits")
+    unpin = actions.add_parser("unpin", help="let requests decide again which plan serves")
+    for action in (pin, unpin):
+        action.add_argument("name", metavar="NAME")
+        add_address(action)
+    pin.add_argument(
+        "plan", metavar="PLAN", help="planner or runtime, as braid schedule show has it"
+    )
 
 
 def _add_which(parser: argparse.ArgumentParser, *, is_one: bool = True) -> None:
@@ -100,12 +117,6 @@ def _add_which(parser: argparse.ArgumentParser, *, is_one: bool = True) -> None:
     parser.add_argument("--device", default="", help=f"e.g. cpu (default: {device})")
     if is_one:
         parser.add_argument(
-            "--state",
-            default="",
-            help="near, far, ...: cores of the device when it was measured (default: the one that "
-            "serves)",
-        )
-        parser.add_argument(
             "--shapes",
             metavar="NAME=N,...",
             default="",
@@ -119,8 +130,20 @@ def _add_which(parser: argparse.ArgumentParser, *, is_one: bool = True) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.action == "again":
         return _again(args)
+    if args.action in ("pin", "unpin"):
+        return _pin(args)
     with connect(args) as client:
         return _diff(client, args) if args.action == "diff" else _show(client, args)
+
+
+def _pin(args: argparse.Namespace) -> int:
+    plan = args.plan if args.action == "pin" else ""
+    with connect(args, patient=True) as client:
+        client.pin_plan(args.name, plan)
+    say(
+        f"{args.name}: {plan} serves" if plan else f"{args.name}: requests decide which plan serves"
+    )
+    return 0
 
 
 def _again(args: argparse.Namespace) -> int:
@@ -145,12 +168,12 @@ def _show(client: Client, args: argparse.Namespace) -> int:
         *(args.name, args.batch, args.device),
         version=args.version,
         shapes=args.shapes,
-        state=args.state,
     )
     if args.format == "json":
         _write(json.dumps(document, indent=2), args)
     elif args.format == "text":
         print_schedule(args.name, document, graph)
+        _print_contest(client, args, schedule_from_json(dict(document)))
     else:
         which = pictures.drawn(args.name, document, graph, args.block)
         is_svg = args.format == "svg"
@@ -160,22 +183,19 @@ def _show(client: Client, args: argparse.Namespace) -> int:
 
 def _diff(client: Client, args: argparse.Namespace) -> int:
     addresses = (
-        (args.batch, args.device, args.version, args.state),
+        (args.batch, args.device, args.version),
         (
             args.against_batch or args.batch,
             args.device if args.against_device is None else args.against_device,
             args.against_version or args.version,
-            args.against_state or args.state,
         ),
     )
     first, second = (
         pictures.drawn(
             args.name,
-            *client.schedule(
-                *(args.name, batch, device), version=version, shapes=args.shapes, state=state
-            ),
+            *client.schedule(*(args.name, batch, device), version=version, shapes=args.shapes),
         )
-        for batch, device, version, state in addresses
+        for batch, device, version in addresses
     )
     difference = compare(first.schedule, second.schedule)
     if args.format == "svg":
@@ -189,6 +209,35 @@ def _diff(client: Client, args: argparse.Namespace) -> int:
             columns = ("stage", "change", "its units run in", "latency", "latency there")
             print_table(columns, rows, right=("stage", "latency", "latency there"))
     return 0
+
+
+def _print_contest(client: Client, args: argparse.Namespace, schedule: Schedule) -> None:
+    """Print how the candidates of a schedule fare in service."""
+    for summary in client.model(args.name, version=args.version).schedules:
+        contest, key = summary.contest, schedule.key
+        is_shown = (summary.batch_size, summary.shapes) == (key.batch_size, key.shapes)
+        if contest is None or not is_shown or args.device not in ("", summary.device):
+            continue
+        say(contest.text)
+        if len(contest.candidates) > 1:
+            numbers = ("latency", "pairs", "ratio", "interval", "share", "runs")
+            print_table(
+                ("plan", *numbers),
+                (
+                    (
+                        row.name,
+                        duration_text(row.latency_us) if row.latency_us else "-",
+                        str(row.pairs),
+                        "-" if row.ratio is None else f"{row.ratio:.3f}",
+                        interval_text(row.low, row.high),
+                        f"{row.share:.1%}",
+                        str(row.runs),
+                    )
+                    for row in contest.candidates
+                ),
+                right=numbers,
+            )
+        return
 
 
 def _write(text: str, args: argparse.Namespace) -> None:
@@ -266,10 +315,6 @@ def schedule_lines(name: str, schedule: Schedule) -> Iterator[str]:
     if provenance.kernels:
         counts = Counter(provenance.kernels.values()).most_common()
         yield f"kernels by measurement: {', '.join(f'{count} {name}' for name, count in counts)}"
-    if provenance.state:
-        yield f"measured while the device's cores were {provenance.state}"
-    if provenance.provisional is not None:
-        yield provenance.provisional.text
     if not provenance.promoted:
         yield f"not promoted, the sequential plan serves: {provenance.reason or 'no reason given'}"
 
@@ -307,7 +352,7 @@ def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
     for contender in candidates:
         serves = contender is schedule.chosen and schedule.provenance.promoted
         remarks = [contender.remark, "serves" if serves else ""]
-        if 0 < contender.runs < longest and not schedule.is_undecided:
+        if 0 < contender.runs < longest:
             remarks.append("given up as slower")
         if contender.also:
             remarks.append(f"same plan: {', '.join(names[name].short for name in contender.also)}")

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from braid.core.measurement import rival_text, speed_text
 from braid.core.plan import runs_in_sequence
 from braid.core.runtimes import RUNTIMES, SERVED_WHOLE
-from braid.core.schedule import Contender, Schedule
+from braid.core.schedule import SERVES, Contender, Schedule
 from braid.core.tensor import TensorType
 from braid.server.console.facts import Facts, PlanSpeed
 from braid.server.console.formats import UNKNOWN, PlanName, duration, plan_names
@@ -45,7 +45,6 @@ class ModelRow:
     model: ModelVersion
     now: Now
     faster: str  # speed-ups by batch size
-    is_provisional: bool  # a schedule is to be made again
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +55,8 @@ class ScheduleRow:
     schedule: Schedule
     plan: PlanName
     groups: int
-    drift: str
     serves: str
     shapes: str  # "": the main ones
-    has_states: bool = False  # there is one for another state of the device, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +126,6 @@ async def all_models(facts: Facts, wanted: str) -> Page:
                 model,
                 Now(_rates(activity.get(_key(model))), facts.waiting(model)),
                 _faster(speeds.get(_key(model), {})),
-                facts.has_provisional(model),
             )
             for model in models
             if wanted.lower() in model.name.lower()
@@ -235,18 +231,12 @@ def _why(model: ModelVersion, served: ModelReplica | None, schedules: Sequence[P
         engine = OWN
     in_sequence = not seen.promoted or runs_in_sequence(schedule.plan)
     what = IN_SEQUENCE if engine == OWN and in_sequence else engine
-    best: dict[str, float] = {}
-    for each in seen.candidates:
-        of = RUNTIMES.get(each.name, OWN)
-        if each.latency_us is not None and not each.remark and of != engine:
-            best[of] = min(each.latency_us, best.get(of, math.inf))
-    others = "".join(f"; {of} {duration(us)}" for of, us in best.items())
-    compared = f"chosen of {len(seen.candidates)} candidates in one comparison"
-    reason = seen.reason or (compared if others else "no other engine was compared")
-    if seen.provisional is not None:
-        reason = f"for now: {seen.provisional.reason}"
+    if len(schedule.candidates) > 1 and seen.promoted:
+        size = schedule.key.batch_size
+        return f"{schedules[0].contest.text.removeprefix(SERVES)}; batch size {size} on {device}"
+    reason = seen.reason or "no other engine was compared"
     at = f"{duration(schedule.serving_us)} at batch size {schedule.key.batch_size} on {device}"
-    return f"{what}, {at}{others}; {reason}"
+    return f"{what}, {at}; {reason}"
 
 
 def _inputs(served: ModelReplica) -> Iterator[TryInput]:
@@ -285,24 +275,20 @@ def _no_schedule(model: ModelVersion) -> str:
 def _schedule_row(
     facts: Facts, model: ModelVersion, placed: Placed, plans: Mapping[str, PlanName]
 ) -> ScheduleRow:
-    schedule, drift = placed.schedule, facts.drift(model, placed)
+    schedule = placed.schedule
     return ScheduleRow(
         placed.device,
         schedule,
         plans[schedule.planner],
         sum(len(stage.groups) for stage in schedule.stages),
-        UNKNOWN if drift is None else f"{drift:.2f}",
         _serves(schedule),
         facts.other_shapes(model, placed),
-        bool(placed.other_states),
     )
 
 
 def _serves(schedule: Schedule) -> str:
     provenance = schedule.provenance
     serves = RUNTIMES.get(schedule.runtime, "schedule") if provenance.promoted else "sequential"
-    if provenance.provisional is not None:
-        return f"{serves}, provisional: {provenance.provisional.reason}"
     return serves if provenance.promoted else f"{serves}: {provenance.reason}"
 
 

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from braid.charts.difference import compare
 from braid.charts.kinds import kind_text
 from braid.charts.svg import ZOOMS, legible_zoom
+from braid.core.measurement import interval_text
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Schedule, schedule_to_json
 from braid.server.console import pictures
@@ -55,12 +56,12 @@ async def one_schedule(facts: Facts, at: ScheduleAddress, zoom: int | None) -> P
         "block": blocks + 1 + at.block if at.block and at.block < 0 else at.block,
         "zooms": ZOOMS,
         "zoom": chosen,
-        "states": placed.other_states,
         "others": _others(placed, await facts.queries.schedules(model)),
         "asked": asked[schedule.key.planner],
         "made": made_by[schedule.planner],
-        "drift": facts.drift(model, placed),
         "stages": list(_stages(which)),
+        "contest": placed.contest,
+        "interval": interval_text,
     }
     title = f"Schedule of {model.name}, batch {at.batch_size}{at.shapes and f' at {at.shapes}'}"
     return Page("schedule.html", title, shown, "Models")

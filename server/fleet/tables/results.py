@@ -91,13 +91,11 @@ class ResultRows(Results):
         rows = self._connection.execute(_LATENCIES, {"device": device_key})
         return {row.signature: row.latency_us for row in rows}
 
-    def _forget_latencies(self, schedule: Schedule, last_s: float | None = None) -> None:
+    def _forget_latencies(self, schedule: Schedule) -> None:
         query = select(schedules.c.created_unix).where(schedules.c.id == schedule.key.id)
         stored_at = self._connection.scalar(query)
         if stored_at is None:
             return
-        here = measurements.c.device_key == schedule.measured_on
+        here = measurements.c.device_key == schedule.key.device_key
         forget = delete(measurements).where(here, measurements.c.created_unix <= stored_at)
-        if last_s is not None:
-            forget = forget.where(measurements.c.created_unix >= stored_at - last_s)
         self._connection.execute(forget)

@@ -78,7 +78,8 @@ class BatchRunner:
         try:
             self._quarantine.check(model.name, model.version)  # it may have waited for long
             running = self._execution.run(
-                model, batch.pieces, batch.size, batch.beside, partial(self._waits, batch)
+                *(model, batch.pieces, batch.size, batch.beside, partial(self._waits, batch)),
+                may_explore=2 * batch.queue.requests < model.policy.max_requests,
             )
         except Exception as error:
             return self._failed(batch, error)

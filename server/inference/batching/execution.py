@@ -13,7 +13,13 @@ from functools import partial
 from time import monotonic, perf_counter_ns
 from typing import Any, Protocol
 
-from braid.core.errors import DeviceOutOfMemory, PreconditionFailed
+from braid.core.errors import (
+    BraidError,
+    DeviceOutOfMemory,
+    PreconditionFailed,
+    WorkerDied,
+    WorkerFault,
+)
 from braid.core.inputs import ShapeClass
 from braid.core.pieces import in_steps
 from braid.server.devices.device import Device
@@ -69,8 +75,13 @@ class Execution(Protocol):
         size: int,
         beside: int = 1,
         on_wait: OnWait = ignore_wait,
+        *,
+        may_explore: bool = False,
     ) -> Running:
-        """Run pieces of one lane as a batch of ``size`` rows, one of ``beside`` at once."""
+        """Run pieces of one lane as a batch of ``size`` rows, one of ``beside`` at once.
+
+        With ``may_explore``, a plan may run that is not known to be the best.
+        """
 
 
 def _joined(model: ModelReplica, pieces: Sequence[Piece]) -> ShapeClass:
@@ -80,6 +91,17 @@ def _joined(model: ModelReplica, pieces: Sequence[Piece]) -> ShapeClass:
     if isinstance(lane := pieces[0].ticket.lane, ShapeClass):
         return lane
     return model.lengths.joined({piece.request.shape_class for piece in pieces})
+
+
+def _slack_us(pieces: Sequence[Piece]) -> float | None:
+    """Time until the earliest deadline of pieces; None: none has one."""
+    deadlines = [at for piece in pieces if (at := piece.ticket.deadline) is not None]
+    return (min(deadlines) - monotonic()) * 1e6 if deadlines else None
+
+
+def _is_by_plan(error: BraidError) -> bool:
+    """Whether a run may have failed for its plan, and another one may do it."""
+    return isinstance(error, PreconditionFailed | WorkerFault | DeviceOutOfMemory | WorkerDied)
 
 
 class DeviceExecution:
@@ -97,6 +119,8 @@ class DeviceExecution:
         size: int,
         beside: int = 1,
         on_wait: OnWait = ignore_wait,
+        *,
+        may_explore: bool = False,
     ) -> Running:
         """Run pieces of one lane as a batch of ``size`` rows, one of ``beside`` at once.
 
@@ -114,6 +138,8 @@ class DeviceExecution:
         offset = self._device.arena.allocate(slot_bytes(ready, pieces))
         if offset is None:
             return self._wait_and_run(model, pieces, size, beside, on_wait)
+        slack_us = _slack_us(pieces)
+        ready = model.turn_of(ready, shape_class, size, may_explore=may_explore, slack_us=slack_us)
         model.begin_use(ready)
         if not self._duty_cycle.begin_now():
             self._free(model, ready, offset)
@@ -167,11 +193,21 @@ class DeviceExecution:
         model, again = sent.model, (sent.model, sent.pieces, sent.size, 1, on_wait)
         try:
             result = await self._ended(sent)
-        except PreconditionFailed as error:
-            if not sent.ready.to_run.any_shape:
+        except BraidError as error:
+            if sent.ready.to_run.any_shape and isinstance(error, PreconditionFailed):
+                result = await self._wait_and_run(*again, of_class=True)
+                model.other_shapes.refuse((sent.shape_class, sent.size), error)
+            elif (
+                not _is_by_plan(error)
+                or not model.plan_failed(
+                    *(sent.shape_class, sent.size, sent.ready),
+                    is_death=isinstance(error, WorkerDied),
+                )
+                or isinstance(error, WorkerDied)
+            ):
                 raise
-            result = await self._wait_and_run(*again, of_class=True)
-            model.other_shapes.refuse((sent.shape_class, sent.size), error)
+            else:
+                result = await self._wait_and_run(*again)
         return result or await self._wait_and_run(*again)
 
     def _send(
@@ -192,6 +228,8 @@ class DeviceExecution:
             if pieces:
                 memory, axes = self._device.arena.view, model.lengths.axes
                 is_finite = write_rows(memory, offset, ready, pieces, axes)
+                slot = memory[offset : offset + ready.layout.size_bytes]
+                model.record(shape_class, size, slot)
                 unwanted = partial(when_all_ended, pieces)
                 sent.answer = self._device.run(ready, offset, unwanted, is_finite=is_finite)
         except BaseException:
@@ -218,7 +256,6 @@ class DeviceExecution:
             finally:
                 compute_us = (await run.answer).compute_us  # the slot is in use until then
             ended_ns = perf_counter_ns()
-            self._device.events.ran(ready.to_run.plan_id, compute_us)
             if ready.layout.has_heap:
                 heap = SlotHeap(memory, ready, run.offset)
                 if lacking_bytes := heap.lacking_bytes:

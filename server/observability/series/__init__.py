@@ -1,7 +1,7 @@
 """Series of the metrics by concern; ``braid.server.observability.metrics`` puts them together.
 
 requests   requests, batches, queues, memory of calls: by model, version and device
-plans      schedules and drift: by model, version, device and batch size
+plans      schedules: by model, version, device and batch size
 jobs       registrations and measurements
 devices    workers
 """

@@ -1,12 +1,11 @@
-"""Series of plans: speed of each schedule, and drift from the profiled latency."""
+"""Series of plans: speed of each schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Gauge
 
 from braid.core.measurement import Speed
 from braid.core.schedule import Rival, Schedule
@@ -48,9 +47,6 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
      lambda s: s.sequential_spread),
     ("braid_schedule_promoted", "1 if the schedule serves, 0 if the sequential plan does",
      lambda s: s.provenance.promoted),
-    ("braid_schedule_provisional",
-     "1 if the schedule rests on figures of a busy machine and is to be made again",
-     lambda s: s.provenance.provisional is not None),
     ("braid_schedule_stages", "Stages of the schedule; 0 for plans of streams",
      lambda s: len(s.stages)),
     ("braid_schedule_error_ratio",
@@ -84,7 +80,6 @@ class ScheduleMetrics:
         self._candidates: dict[PlanLabels, Collection[str]] = {}  # that have series
         self._speeds: dict[PlanLabels, Speed] = {}  # of schedules beside sequential, if known
         self._rivals: dict[PlanLabels, Rival] = {}  # beside what serves, if there are any
-        self._provisional: set[PlanLabels] = set()
         self._gauges = [
             (Gauge(name, text, PLAN, registry=registry), read) for name, text, read in GAUGES
         ]
@@ -92,12 +87,6 @@ class ScheduleMetrics:
             "braid_schedule_precision",
             "1 for the precision that a schedule computes in",
             (*PLAN, "precision"),
-            registry=registry,
-        )
-        self.state = Gauge(
-            "braid_schedule_state",
-            "1 for the state of the device that the schedule in force was measured in",
-            (*PLAN, "state"),
             registry=registry,
         )
         self.candidate_seconds = Gauge(
@@ -117,9 +106,6 @@ class ScheduleMetrics:
                 gauge.labels(*plan).set(value)
             else:
                 gauge.remove(*plan)  # an earlier schedule's would contradict
-        self._provisional.discard(plan)
-        if schedule.provenance.provisional is not None:
-            self._provisional.add(plan)
         self._speeds.pop(plan, None)
         if schedule.speed is not None:
             self._speeds[plan] = schedule.speed
@@ -128,9 +114,6 @@ class ScheduleMetrics:
             self._rivals[plan] = schedule.best_other
         self.precision.remove_by_labels(plan._asdict())
         self.precision.labels(*plan, schedule.precision).set(1)
-        self.state.remove_by_labels(plan._asdict())
-        if schedule.provenance.state:
-            self.state.labels(*plan, schedule.provenance.state).set(1)
         candidates = _candidates_of(schedule)
         for planner in self._candidates.get(plan, ()):
             self.candidate_seconds.remove(*plan, planner)
@@ -144,14 +127,10 @@ class ScheduleMetrics:
     def rivals(self) -> dict[PlanLabels, Rival]:
         return dict(self._rivals)
 
-    def has_provisional(self, model: str, version: str) -> bool:
-        return any(plan[:2] == (model, version) for plan in self._provisional)
-
     def remove_model(self, model: str, version: str) -> None:
         for family in (
             *(gauge for gauge, _ in self._gauges),
             self.precision,
-            self.state,
             self.candidate_seconds,
         ):
             family.remove_by_labels({"model": model, "version": version})
@@ -159,7 +138,6 @@ class ScheduleMetrics:
             del self._candidates[plan]
             self._speeds.pop(plan, None)
             self._rivals.pop(plan, None)
-            self._provisional.discard(plan)
 
 
 def _seconds(us: float | None) -> float | None:
@@ -173,48 +151,3 @@ def _candidates_of(schedule: Schedule) -> dict[str, float]:
         for contender in schedule.provenance.candidates
         if contender.latency_us is not None
     }
-
-
-class DriftMetrics:
-    """Series of plans' present latency beside the profiled one; see ``drift``."""
-
-    def __init__(self, registry: CollectorRegistry, knows: Knows) -> None:
-        self.knows = knows
-        gauge = partial(Gauge, labelnames=PLAN, registry=registry)
-        self.live_seconds = gauge(
-            "braid_plan_live_latency_seconds",
-            "Median of the latest batches under the plan that serves",
-        )
-        self.ratio = gauge("braid_plan_drift_ratio", "Live over profiled latency; 1 is as profiled")
-        self.drifting = gauge(
-            "braid_plan_drifting",
-            "1 while the plan has been slower than profiled for BRAID_DRIFT_SECONDS",
-        )
-        self.reprofiles = Counter(
-            "braid_reprofiles",
-            "Models profiled again because of drift",
-            ("device",),
-            registry=registry,
-        )
-        self._gauges = (self.live_seconds, self.ratio, self.drifting)
-
-    def drift_is(self, plan: PlanLabels, live_us: float, ratio: float, drifting: bool) -> None:
-        """Set the latency of a plan now, in microseconds, and its ratio to the profiled one."""
-        if self.knows(plan.model, plan.version):
-            self.live_seconds.labels(*plan).set(live_us * 1e-6)
-            self.ratio.labels(*plan).set(ratio)
-            self.drifting.labels(*plan).set(drifting)
-
-    def drift_unknown(self, plan: PlanLabels) -> None:
-        for gauge in self._gauges:
-            gauge.remove_by_labels(plan._asdict())
-
-    def profiled_again(self, device: str) -> None:
-        self.reprofiles.labels(device).inc()
-
-    def add_device(self, device: str) -> None:
-        self.reprofiles.labels(device)
-
-    def remove_model(self, model: str, version: str) -> None:
-        for gauge in self._gauges:
-            gauge.remove_by_labels({"model": model, "version": version})

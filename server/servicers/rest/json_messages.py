@@ -148,6 +148,11 @@ def read_schedule_again(given: dict[str, Any], message: Any) -> None:
     message.batch_size = size
 
 
+def read_pin_plan(given: dict[str, Any], message: Any) -> None:
+    """Fill a PinPlanRequest; an empty plan lets requests decide again."""
+    message.plan = _typed(given, "plan", str, "")
+
+
 def read_region(given: dict[str, Any], message: Any) -> None:
     """Fill a SystemSharedMemoryRegisterRequest."""
     message.key = _typed(given, "key", str, "")

@@ -39,6 +39,10 @@ def _config(answer: Any) -> Shown:
     return to_json(answer.config), HTTPStatus.OK
 
 
+def _schedules(answer: Any) -> Shown:
+    return to_json(answer)["schedules"], HTTPStatus.OK
+
+
 def _index(answer: Any) -> Shown:
     return to_json(answer)["models"], HTTPStatus.OK
 
@@ -83,7 +87,7 @@ class Operation:
 
 
 _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
-SCHEDULE_AGAIN = "ScheduleAgain"
+SCHEDULE_AGAIN, PIN_PLAN, GET_MODEL = "ScheduleAgain", "PinPlan", "GetModel"
 
 _MODEL = {"name": "name", "version": "version"}
 _NAME = {"name": "model_name"}
@@ -145,6 +149,17 @@ OPERATIONS: tuple[Operation, ...] = (
         method="POST",
         fields={"name": "model", "version": "version"},
         read=bodies.read_schedule_again,
+        service=_ADMIN.full_name,
+    ),
+    *_by_version(
+        *("/schedules", GET_MODEL, "Schedules of a model, and how their candidates fare"),
+        fields={"name": "model", "version": "version"},
+        show=_schedules,
+        service=_ADMIN.full_name,
+    ),
+    Operation(
+        *("POST", "/v2/models/{name}/schedule/pin", PIN_PLAN, "Let one plan of a model serve"),
+        *({"name": "model"}, bodies.read_pin_plan),
         service=_ADMIN.full_name,
     ),
     Operation(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from itertools import cycle
 
 import pytest
 import torch
@@ -19,11 +17,10 @@ from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.device import AskedStage
 from braid.engine.ops.kinds import operator
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.runtime.lost_cores import ThreadWaits
-from braid.engine.runtime.yielding import NetTime, no_pause
+from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.comparison import errors
 from braid.engine.timing.recorded_inputs import Activations
-from braid.engine.timing.samples import Sampler, TimerOptions, reduce_samples, steady
+from braid.engine.timing.samples import TimerOptions, reduce_samples, steady
 from tests.engine.cpu.executors import executor_of
 from tests.engine.timing.running import finish
 
@@ -67,43 +64,9 @@ def test_groups_overlap_and_members_of_a_group_do_not(
         timing, yields = finish(timer.measure(program, lambda: inputs, stage, no_pause))
         seen.append(timing.latency_us)
         assert yields > timing.repeats, "inference must get a turn after each sample"
-        # One after the other: 105 or 120 ms, always. Time without a core is taken off, also beside
-        # a sleep; the time in which this process is stopped is not.
+        # One after the other: 105 or 120 ms, always. The time in which this process is stopped, or
+        # has no core, counts.
         assert len(seen) < 20, seen
-
-
-class Waits(ThreadWaits):
-    """What threads waited, in the samples in turn: nothing, or far longer than those take."""
-
-    def __init__(self, *waited: bool) -> None:
-        self.turns = cycle(waited)
-
-    def begin(self) -> Waits:
-        return self
-
-    def longest_ns(self) -> int:
-        return 10**12 * next(self.turns)
-
-
-@pytest.mark.parametrize(
-    ("waited", "is_disturbed"),
-    [((False,), False), ((True,), True), ((True, False, False, False), False)],
-)
-def test_a_stage_is_disturbed_if_threads_waited_in_most_of_its_samples(
-    executor: CpuExecutor, waited: Sequence[bool], is_disturbed: bool
-) -> None:
-    program = bind_on_cpu(sleepers(), {}, PackedWeights(), threads=2)
-    timer = CpuStageTimer(executor, 1 << 20, TimerOptions(), Waits(*waited).begin)
-    inputs = {"x": torch.zeros(4)}
-
-    timing, _ = finish(timer.measure(program, lambda: inputs, AskedStage([[0]]), no_pause))
-    hopeless, _ = finish(
-        timer.measure(program, lambda: inputs, AskedStage([[0]], hopeless_us=1.0), no_pause)
-    )
-
-    assert timing.is_disturbed is is_disturbed
-    if is_disturbed:
-        assert hopeless.repeats > 1, "it may be what other processes made of it"
 
 
 def test_activations_beyond_the_budget_are_made_up_with_the_same_layout(
@@ -129,17 +92,6 @@ def test_the_median_is_unmoved_by_one_outlier() -> None:
 def test_a_latency_that_cannot_be_is_never_made(latency_us: float) -> None:
     with pytest.raises(WorkerFault, match="cannot be"):
         StageLatency(latency_us, 0.0, 1)
-
-
-def test_a_sample_that_cannot_be_is_taken_again() -> None:
-    taken = [(0.0, False), (-3.0, True), (float("nan"), False), (7.0, True), (8.0, False)]
-    samples = (NetTime(*sample) for sample in taken)
-
-    assert Sampler().uninterrupted(lambda: next(samples)).us == 8.0
-
-
-def test_if_no_sample_can_be_the_latency_is_what_the_clock_tells_from_nothing() -> None:
-    assert 0 < Sampler().uninterrupted(lambda: NetTime(0.0, False)).us < 1
 
 
 def test_samples_taken_while_the_machine_drifted_are_put_aside() -> None:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -76,110 +72,11 @@ def test_a_time_counts_without_the_pauses_in_it() -> None:
     assert 0 <= net_clock.net_time(start, end).us < (end - start) / 1e3 - 1900
 
 
-@contextmanager
-def beside_another_process() -> Iterator[None]:
-    """This thread shares its core with a process that always wants it."""
-    core, all_cores = min(os.sched_getaffinity(0)), os.sched_getaffinity(0)
-    burn = f"import os\nos.sched_setaffinity(0, [{core}])\nprint(1, flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE) as other:
-        try:
-            assert other.stdout is not None
-            other.stdout.readline()
-            os.sched_setaffinity(0, [core])
-            yield
-        finally:
-            os.sched_setaffinity(0, all_cores)
-            other.kill()
+def test_a_time_is_never_below_what_the_clock_can_tell() -> None:
+    us, was_interrupted = NetClock(no_pause).net_time(5, 5)
 
-
-def test_a_time_counts_without_what_another_process_took_of_the_core() -> None:
-    seen = []
-    with beside_another_process():
-        for _ in range(20):
-            net_clock = NetClock(no_pause)
-            start, worked_ns = time.perf_counter_ns(), time.thread_time_ns()
-            while time.thread_time_ns() < worked_ns + 50_000_000:
-                pass
-            end = time.perf_counter_ns()
-            left = net_clock.net_time(start, end)
-            assert left.was_interrupted
-            assert left.us > 45_000
-            taken_us = (end - start) / 1e3 - 50_000
-            assert taken_us > 20_000, "the other one had its turns"
-            seen.append((left.us - 50_000) / taken_us)
-            if seen[-1] < 0.5:
-                return
-    # The host, or who stops this process, may take its part of some times uncounted, not of all.
-    raise AssertionError(f"parts of what was taken that counted: {seen}")
-
-
-class Clock:
-    """Time, and how long the thread has waited for its core, in nanoseconds: set, not passing."""
-
-    def __init__(self) -> None:
-        self.now, self.waited = 1_000, 0
-
-    def work(self, ns: int) -> None:
-        self.now += ns
-
-    def wait(self, ns: int) -> None:
-        self.now += ns
-        self.waited += ns
-
-    def net_clock(self, pause: YieldToRequests = no_pause) -> NetClock:
-        return NetClock(pause, lambda: self.now, lambda: self.waited)
-
-
-@pytest.mark.parametrize(
-    ("before_ns", "within_ns", "after_ns"),
-    [(4_000_000, 0, 0), (0, 4_000_000, 0), (0, 0, 4_000_000)],
-)
-def test_waiting_before_and_after_a_time_is_not_taken_off_it(
-    before_ns: int, within_ns: int, after_ns: int
-) -> None:
-    clock = Clock()
-    net_clock = clock.net_clock()
-    clock.wait(before_ns)
-    start = clock.now
-    clock.work(20_000)
-    clock.wait(within_ns)
-    end = clock.now
-    clock.wait(after_ns)
-
-    assert net_clock.net_time(start, end)[:2] == (20.0, True)
-
-
-def test_waiting_in_a_pause_counts_once_wherever_the_pause_lies() -> None:
-    clock = Clock()
-
-    class Answering(YieldToRequests):
-        def __call__(self) -> bool:
-            clock.work(1_000)
-            clock.wait(500_000)
-            return True
-
-    net_clock = clock.net_clock(Answering())
-    net_clock()
-    start = clock.now
-    clock.wait(30_000)
-    net_clock()
-    clock.work(20_000)
-    end = clock.now
-
-    assert net_clock.net_time(start, end)[:2] == (20.0, True)
-
-
-def test_of_a_time_in_which_more_was_taken_than_there_was_all_is_told_as_interrupted() -> None:
-    clock = Clock()
-    net_clock = clock.net_clock()
-    start = clock.now
-    clock.work(20_000)
-    clock.waited += 25_000  # by another clock than that of the time
-
-    assert net_clock.net_time(start, clock.now)[:2] == (20.0, True)
-    us, was_interrupted, _ = net_clock.net_time(start, start)
     assert us > 0
-    assert was_interrupted
+    assert not was_interrupted
 
 
 def test_only_operators_make_tensors_on_the_device_that_is_interpreted_on() -> None:

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from braid.core.errors import PreconditionFailed, WorkerFault
 from braid.core.measurement import PlanMeasurement
-from braid.core.sign_test import sign_test_interval
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
-from braid.engine.timing.rounds import CLEAR_TURNS, LEAST_ROUNDS, MOST_LOST, RoundOptions
+from braid.engine.timing.rounds import LEAST_ROUNDS, RoundOptions
 from braid.engine.timing.runs import TimedRun, timed, timed_aside
 from tests.engine.timing.running import finish
 
@@ -124,19 +123,20 @@ class Wandering(Scripted):
         return super().__call__(inputs, pause)
 
 
-def test_who_was_slow_in_some_turns_stays_while_intervals_overlap() -> None:
+def test_who_took_much_longer_in_some_turns_only_stays() -> None:
     machine = Machine()
     steady = Scripted(10.0, on=machine)
-    hopeless = Wandering(15.0, 15.0, 9.8, on=machine)
-    # Slower by a fifth in most turns, and yet as fast as the other in some.
-    unlucky = Wandering(12.0, 12.0, 10.0, 12.0, 9.9, 9.8, on=machine)
-    options = replace(OPTIONS, rounds=replace(ROUNDS, min_rounds=6, min_runs=2))
+    hopeless = Wandering(18.0, 18.0, 9.8, on=machine)
+    # Slower by a third in most turns, as on a host that moves cores, and yet as fast in some.
+    unlucky = Wandering(13.0, 13.0, 10.0, 13.0, 9.9, 9.8, on=machine)
+    slower = Wandering(13.0, 13.0, 13.0, 13.0, 13.0, 13.0, on=machine)
+    options = replace(OPTIONS, rounds=replace(ROUNDS, min_rounds=5, min_runs=2))
 
-    baseline, slow, other = held(steady, hopeless, unlucky, options=options)
+    baseline, gone, other, late = held(steady, hopeless, unlucky, slower, options=options)
 
-    assert len(slow.ratios) == LEAST_ROUNDS
+    assert len(gone.ratios) == LEAST_ROUNDS
     assert len(other.ratios) == len(baseline.ratios) == 6
-    assert other.turns_us == (12_000, 12_000, 10_000, 12_000, 9_900, 9_800)
+    assert len(late.ratios) == 5
 
 
 def test_rounds_take_the_opposite_order_each_time() -> None:
@@ -148,38 +148,6 @@ def test_rounds_take_the_opposite_order_each_time() -> None:
     last = machine.ran[-6 * 2 * 3 :]
     first_of_bursts = [plans.index(last[at]) for at in range(0, len(last), 3)]
     assert first_of_bursts == [0, 1, 1, 0] * 3
-
-
-def test_rounds_end_once_one_has_won_enough_of_them() -> None:
-    baseline, faster = held(Scripted(9.0), Scripted(8.9), options=ComparisonOptions(1e-4))
-
-    assert len(baseline.turns_us) == len(faster.turns_us) == CLEAR_TURNS < 15
-
-
-def test_who_lost_too_many_turns_to_be_faster_without_doubt_leaves() -> None:
-    options = ComparisonOptions(1e-4)
-
-    baseline, slower, faster = held(Scripted(9.0), Scripted(9.05), Scripted(8.8), options=options)
-
-    assert (len(slower.ratios), slower.turns_us) == (RoundOptions().min_rounds, ())
-    assert len(baseline.turns_us) == len(faster.turns_us) == CLEAR_TURNS
-    won, lost = 1.1, 9.0 / 9.05
-    assert not sure_of([lost] * (MOST_LOST + 1) + [won] * (14 - MOST_LOST))
-    assert sure_of([lost] * MOST_LOST + [won] * (15 - MOST_LOST))
-
-
-def sure_of(ratios: list[float]) -> bool:
-    """Whether the sign test says that one with these speed-ups is faster."""
-    speed = sign_test_interval(ratios)
-    return speed is not None and speed.is_faster
-
-
-def test_a_draw_between_two_that_are_faster_takes_all_turns() -> None:
-    options = ComparisonOptions(1e-4, rounds=RoundOptions(pause_s=0.0))
-
-    baseline, one, other = held(Scripted(9.0), Scripted(8.8), Scripted(8.8), options=options)
-
-    assert len(baseline.turns_us) == len(one.turns_us) == len(other.turns_us) == 15
 
 
 def test_a_turn_in_which_every_run_is_interrupted_ends_after_its_least_runs() -> None:
@@ -240,9 +208,9 @@ def test_a_spent_budget_is_not_the_end_while_rounds_are_to_be_held() -> None:
     rounds = RoundOptions(min_rounds=4, pause_s=0.0)
     options = ComparisonOptions(tolerance=1e-4, budget_s=1e-9, rounds=rounds)
 
-    told = [part for part in compare(slow, [Check({}, REFERENCE)], options) if part]
+    told = list(dict.fromkeys(compare(slow, [Check({}, REFERENCE)], options)))
 
-    assert told == [*(step / 8 for step in range(1, 9)), 1.0]
+    assert told == [step / 8 for step in range(9)]
 
 
 def test_every_run_is_followed_by_a_turn_for_inference_and_progress_grows() -> None:
@@ -252,9 +220,8 @@ def test_every_run_is_followed_by_a_turn_for_inference_and_progress_grows() -> N
     turns = list(comparison)
 
     assert len(turns) >= sum(plan.runs for plan in plans)
-    told = [fraction for fraction in turns if fraction is not None]
-    assert told == sorted(told)
-    assert told[-1] == 1.0
+    assert turns == sorted(turns)
+    assert turns[-1] == 1.0
 
 
 def test_a_run_that_the_device_timed_as_nothing_is_timed_again() -> None:
@@ -325,26 +292,3 @@ def test_who_errs_no_more_than_the_baseline_stays_in_the_comparison() -> None:
 
     assert baseline.runs == same.runs > 2
     assert worse.runs == 0
-
-
-def test_a_round_in_which_it_was_left_is_held_again_and_its_time_does_not_count() -> None:
-    machine = Machine()
-    plans = Scripted(8, on=machine), Scripted(4, on=machine)
-    options = replace(OPTIONS, budget_s=600.0)
-    task = compare([TimedContender(plan) for plan in plans], [Check({}, REFERENCE)], options)
-
-    def left_in(round_: int) -> None:
-        while len(machine.ran) < 4 * round_:
-            next(task)
-        plans[0].ms, plans[1].ms = 80, 90  # as far cores took until that was noticed
-        next(task)
-        plans[0].ms, plans[1].ms = 8, 4
-        task.send(1e6)
-
-    left_in(1)
-    left_in(5)
-    (baseline, faster), _ = finish(task)
-
-    assert baseline.turns_us == (8000,) * 6
-    assert faster.ratios == (2.0,) * 6
-    assert (faster.latency_us, faster.spread) == (4000, 0.0)

@@ -1,48 +1,31 @@
-"""Samples on a machine that interrupts them."""
+"""Samples that requests interrupt."""
 
 from __future__ import annotations
 
 from braid.engine.runtime.yielding import NetTime
-from braid.engine.timing.samples import ATTEMPTS, HOPEFUL, IN_VAIN, TRIED_S, Sampler
-from tests.clock import SetClock
+from braid.engine.timing.samples import ATTEMPTS, uninterrupted
 
 
-class Machine:
-    """Takes a quarter of the time of a sample for each try; counts the tries."""
+def test_a_sample_is_tried_until_nothing_interrupts_it() -> None:
+    taken = [(9.0, True), (8.0, False), (1.0, False)]
+    samples = (NetTime(*sample) for sample in taken)
 
-    def __init__(self) -> None:
-        self.clock, self.tries, self.is_busy = SetClock(), 0, True
-
-    def __call__(self) -> NetTime:
-        self.clock.now += TRIED_S / 4
-        self.tries += 1
-        return NetTime(100.0 + self.tries, self.is_busy, 0.5 * self.is_busy)
-
-    def tries_of(self, sampler: Sampler) -> int:
-        self.tries = 0
-        assert sampler.uninterrupted(self).us == 101.0  # the least
-        return self.tries
+    assert uninterrupted(lambda: next(samples)) == 8.0
 
 
-def test_where_no_try_helps_most_samples_are_tried_less() -> None:
-    machine = Machine()
-    sampler = Sampler(machine.clock)
+def test_of_samples_that_were_all_interrupted_the_least_counts() -> None:
+    tries = iter(range(100, 200))
 
-    tries = [machine.tries_of(sampler) for _ in range(2 * HOPEFUL)]
-
-    assert tries[:IN_VAIN] == [4] * IN_VAIN
-    assert tries[IN_VAIN:HOPEFUL] == [ATTEMPTS] * (HOPEFUL - IN_VAIN)
-    assert tries[HOPEFUL:] == [4, *[ATTEMPTS] * (HOPEFUL - 1)]
+    assert uninterrupted(lambda: NetTime(float(next(tries)), True)) == 100.0
+    assert next(tries) == 100 + ATTEMPTS
 
 
-def test_after_one_that_nothing_interrupted_all_are_tried_as_before() -> None:
-    machine = Machine()
-    sampler = Sampler(machine.clock)
-    for _ in range(IN_VAIN + 1):
-        machine.tries_of(sampler)
+def test_a_sample_that_cannot_be_is_taken_again() -> None:
+    taken = [(0.0, False), (float("nan"), False), (8.0, False)]
+    samples = (NetTime(*sample) for sample in taken)
 
-    machine.is_busy = False
-    assert machine.tries_of(sampler) == 1
-    machine.is_busy = True
+    assert uninterrupted(lambda: next(samples)) == 8.0
 
-    assert machine.tries_of(sampler) == 4
+
+def test_if_no_sample_can_be_the_latency_is_what_the_clock_tells_from_nothing() -> None:
+    assert 0 < uninterrupted(lambda: NetTime(0.0, False)) < 1

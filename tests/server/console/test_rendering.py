@@ -20,7 +20,7 @@ from braid.core.errors import ModelNotFound, StoreUnavailable
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, sequential_plan
 from braid.core.runtimes import SERVED_WHOLE
-from braid.core.schedule import Contender, Provenance, Provisional, Schedule, ScheduleKey
+from braid.core.schedule import Contender, Provenance, Schedule, ScheduleKey
 from braid.core.tensor import TensorType
 from braid.server.console import pictures, rendering
 from braid.server.console.facts import Facts
@@ -262,15 +262,9 @@ MEASURED = (
         ),
         (
             SIDE_BY_SIDE,
-            Provenance(sequential_us=4160.0, promoted=False, reason="not faster without doubt"),
+            Provenance(sequential_us=4160.0, promoted=False, reason="not faster"),
             "Braid's own plan, one operator after another, 4.16 ms at batch size 1 on cpu; "
-            "not faster without doubt",
-        ),
-        (
-            ONE_BY_ONE,
-            Provenance(measured_us=4160.0, provisional=Provisional("the machine was busy")),
-            "Braid's own plan, one operator after another, 4.16 ms at batch size 1 on cpu; "
-            "for now: the machine was busy",
+            "not faster",
         ),
         (None, None, "ONNX Runtime, as Braid's own plans cannot run all operators of this model"),
     ],

@@ -16,7 +16,6 @@ from typing import cast
 from sqlalchemy import URL
 
 from braid.core.errors import DamagedArtefact
-from braid.core.schedule import Schedule
 from braid.server.devices.pool import Devices
 from braid.server.fleet.files.interface import SharedFilesAway
 from braid.server.fleet.loads import Loads
@@ -73,16 +72,6 @@ class CopiedFiles(Files):
             shutil.copytree(self._shared / sha256, self._own / sha256, dirs_exist_ok=True)
 
 
-class Found(Registry):
-    """Remembers schedules that were found in the store."""
-
-    def __init__(self) -> None:
-        self.schedules: list[Schedule] = []
-
-    def found(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        self.schedules.append(schedule)
-
-
 class Node:
     """One node: it registers, configures and deletes as a server does, and follows others."""
 
@@ -99,14 +88,12 @@ class Node:
             cast(Devices, found), Metrics(), BatchPolicy(), on_version=self._version_serves
         )
         self.files = CopiedFiles(folder / "shared", server.store.folder.artefacts)
-        registry = Found()
-        self.taken_over = registry.schedules
         services = self.services = replace(
             server.services,
             devices=[self.device],
             models=self.models,
             files=self.files,
-            registry=registry,
+            registry=Registry(),
         )
         runner = self.runner = server.runner = JobRunner(services)
         self.loader = ModelLoader(self.store, runner, self.models, 1000, self._catch_up)

@@ -10,7 +10,6 @@ from typing import cast
 
 import pytest
 
-from braid.core.device_state import DeviceState
 from braid.core.errors import (
     DeviceOutOfMemory,
     ModelLoading,
@@ -29,8 +28,6 @@ from braid.server.store.serving_config import Batching, ServingConfig, VersionPo
 from tests.server.fleet.nodes import Node, until
 
 BOTH = VersionPolicy(specific=(1, 2))
-
-NEAR, FAR = DeviceState(((0, 1),)), DeviceState(((0,), (1,)))
 
 
 @pytest.fixture
@@ -66,7 +63,6 @@ async def test_what_one_node_registers_answers_on_the_other(nodes: tuple[Node, N
     chosen = b.models.all_served()[0].chosen
     assert chosen == a.models.all_served()[0].chosen
     assert {key.batch_size for key in chosen} == {1, 4}
-    assert {each.key.batch_size for each in b.taken_over} == {1, 4}
 
 
 async def test_a_model_that_is_being_imported_elsewhere_says_so(nodes: tuple[Node, Node]) -> None:
@@ -211,7 +207,6 @@ async def test_own_changes_are_left_as_they_are(nodes: tuple[Node, Node]) -> Non
 
     assert a.device.loads == loads
     assert a.models.all_served()[0].chosen is prepared
-    assert not a.taken_over
     assert a.followed.lags_s == []  # there was nothing to do
 
 
@@ -297,35 +292,6 @@ async def test_a_younger_schedule_serves_without_a_new_load(nodes: tuple[Node, N
     assert b.models.all_served() == [replica]
 
 
-async def test_a_schedule_of_another_node_serves_where_the_device_is_in_its_state(
-    nodes: tuple[Node, Node],
-) -> None:
-    a, b = nodes
-    a.device.state = b.device.state = NEAR
-    await a.register("net", b"one")
-    await b.look()
-    (replica,) = b.models.all_served()
-    key = replica.schedule_keys[0]
-    near = await a.store.call(a.store.find_schedule, key)
-    assert near is not None
-    far = replace(near, provenance=replace(near.provenance, state="far"))
-    far = replace(far, key=(await a.store.call(a.store.place_of, far))[0])
-
-    await a.store.call(a.store.put_schedule, far)
-    await b.look()
-    assert replica.chosen == {key: ScheduleMark.of(near)}
-
-    b.device.state = FAR
-    await b.look()
-    assert replica.chosen == {key: ScheduleMark.of(far)}
-    younger = replace(far, provenance=replace(far.provenance, created="2027-01-01T00:00:00+00:00"))
-    await a.store.call(a.store.put_schedule, younger)
-    await b.look()
-
-    assert replica.chosen == {key: ScheduleMark.of(younger)}
-    assert await b.store.call(b.store.find_schedule, key) == near
-
-
 async def test_a_load_that_fails_is_said_and_tried_again_later(nodes: tuple[Node, Node]) -> None:
     a, b = nodes
     await a.register("net", b"one")
@@ -352,11 +318,11 @@ async def test_a_load_that_ends_without_the_database_gets_its_schedules_later(
     a, b = nodes
     await a.register("net", b"one")
 
-    def find_in_state(key: ScheduleKey, state: str) -> None:
+    def find_schedule(key: ScheduleKey) -> None:
         raise StoreUnavailable("the database is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(b.store, "find_in_state", find_in_state)
+        patched.setattr(b.store, "find_schedule", find_schedule)
         await b.look()
     assert b.answering == {("net", 1)}
     assert b.models.all_served()[0].chosen == {}

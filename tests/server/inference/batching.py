@@ -147,6 +147,8 @@ class FakeExecution:
         size: int,
         beside: int = 1,
         on_wait: OnWait = ignore_wait,
+        *,
+        may_explore: bool = False,
     ) -> BatchResult:
         if model.prepare_s:
             on_wait(True)

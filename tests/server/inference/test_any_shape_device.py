@@ -83,8 +83,10 @@ class Counting(DeviceExecution):
         size: int,
         beside: int = 1,
         on_wait: OnWait = ignore_wait,
+        *,
+        may_explore: bool = False,
     ) -> Running:
-        running = super().run(model, pieces, size, beside, on_wait)
+        running = super().run(model, pieces, size, beside, on_wait, may_explore=may_explore)
 
         async def counted() -> BatchResult:
             result = await running

@@ -124,22 +124,6 @@ def test_what_did_not_pay_is_tried_again_later_and_later() -> None:
     assert runs == [FORGOTTEN_AFTER, 2 * FORGOTTEN_AFTER, 4 * FORGOTTEN_AFTER]
 
 
-def test_each_state_of_the_device_has_its_own_trial() -> None:
-    state = ["near"]
-    times = ShapeTimes(lambda: state[0])
-    times.is_any_size, times.beside = True, 2
-    times.observe(60, 0.010)
-    runs_until(times, goes_beside=False)
-
-    state[0] = "far"
-    assert times.goes_beside, "tried"
-    for _ in range(10):
-        times.observe(60, 0.015, 2)
-    assert times.goes_beside
-    state[0] = "near"
-    assert not times.goes_beside
-
-
 def test_plans_of_schedules_run_as_the_others_of_a_crowd_do() -> None:
     times = times_of((60, 0.010), beside=1)
     table = LatencyTable([1], times)

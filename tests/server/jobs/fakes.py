@@ -217,10 +217,6 @@ class FakeDevice:
         self.samples = ""  # that the latest comparison was given
         self.in_runtime = PlanMeasurement(None, problem="there is no session")
         self.measuring = 0
-        self.doubt = ""  # why comparisons decide nothing ...
-        self.doubt_by_size: Mapping[int, str] = {}  # ... of a batch size
-        self.is_disturbed: Callable[[Stage], bool] = lambda _: False
-        self.kernels_are_disturbed = False
         self.quantisation = Quantisation({"x": (-1.0, 1.0)}, ("b",), "whole range", 1e-3, 1, 2)
         self.calibrated: list[tuple[ProgramKey, str, float]] = []
         self.calibration_error: Exception | None = None
@@ -271,7 +267,7 @@ class FakeDevice:
                 return await self.measure_stage(program, stage)
             case MeasureStage(variant=variant):
                 self.kernels_measured[variant] += 1
-                return StageLatency(self.kernel_us[variant], 0.01, 5, self.kernels_are_disturbed)
+                return StageLatency(self.kernel_us[variant], 0.01, 5)
             case ComparePlans(fields=fields, samples=samples):
                 return PlanMeasurements(tuple(await self._compare(fields, samples, told)))
             case Calibrate(program, samples, tolerance):
@@ -306,8 +302,7 @@ class FakeDevice:
             assert isinstance(batch_size, int)
             self.measured[batch_size, stage] += 1
             latency_us = 10.0 * batch_size * max(map(len, stage.groups))
-            is_disturbed = self.is_disturbed(stage)
-            return StageLatency(latency_us * (1 + 9 * is_disturbed), 0.01, 5, is_disturbed)
+            return StageLatency(latency_us, 0.01, 5)
         finally:
             self.measuring -= 1
 
@@ -318,12 +313,7 @@ class FakeDevice:
         self.compared.append([plan for field in fields for plan in field.plans])
         self.samples = samples
         on_progress(0.5)
-        found = [measured for field in fields for measured in self._in_turns(field)]
-        rows = fields[0].program.specs["x"].shape[0]
-        assert isinstance(rows, int)
-        if doubt := self.doubt_by_size.get(rows, self.doubt):
-            return [replace(each, ratios=(), turns_us=(), doubt=doubt) for each in found]
-        return found
+        return [measured for field in fields for measured in self._in_turns(field)]
 
     def _in_turns(self, field: PlansToCompare) -> list[PlanMeasurement]:
         """Measurements of one precision's plans, then of its runtimes."""
@@ -384,6 +374,9 @@ class FakeServingModels:
         self.plans: dict[tuple[str, int, int], Schedule] = {}
         self.swap_error: Exception | None = None
         self.not_restored: set[str] = set()  # names
+
+    def served_version(self, name: str, version: int) -> object | None:
+        return None  # nothing answers here
 
     def was_not_restored(self, model: ModelVersion) -> bool:
         return model.name in self.not_restored

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from braid.compiler.imported_model import ImportedModel, read_imported
-from braid.compiler.larger_sizes import LEAST_GAIN, MOST_S, LargerSizes
+from braid.compiler.larger_sizes import MOST_S, LargerSizes
 from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest
+from braid.core.margins import SIZE_GAIN
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Contender, Provenance, Schedule
-from braid.server.store.records import JobStatus, ModelVersion, WhichSchedules
+from braid.server.store.records import JobStatus, ModelVersion
 from tests.clock import SetClock
 from tests.server.jobs.fakes import Server, template, write_artefact
 from tests.server.jobs.watching import registered, until_ended
@@ -42,30 +43,23 @@ async def test_sizes_that_pay_serve_beside_one_row(server: Server) -> None:
     assert [size for size, _ in server.observer.chosen] == [1, 2, 16]
 
 
+async def test_sizes_that_pay_are_scheduled_in_full_when_that_is_asked_for(server: Server) -> None:
+    server.device.sequential_us = PAYS_TO_16
+    await registered(server, sizes=())
+
+    job = await server.runner.schedule_again("lenet", 1)
+    await until_ended(server, job.id)
+
+    assert server.planner.calls == 1 + 3
+    assert {1, 2, 16} <= {*sizes_that_serve(server)}
+
+
 async def test_sizes_that_were_asked_for_are_all_there_is(server: Server) -> None:
     server.device.sequential_us = PAYS_TO_16
 
     await registered(server, sizes=(1,))
 
     assert sizes_that_serve(server) == [1]
-
-
-async def test_sizes_that_pay_are_scheduled_in_full_when_the_machine_is_idle(
-    server: Server,
-) -> None:
-    server.device.sequential_us = PAYS_TO_16
-    await registered(server, sizes=())
-    briefly = server.models.plans["lenet", 1, 16].provenance.provisional
-    assert briefly is not None
-    assert briefly.is_compared
-
-    job = await server.runner.compare_again("lenet", 1, lambda provisional: True)
-    assert job is not None
-    await until_ended(server, job.id)
-
-    assert server.planner.calls == 3
-    for size in (2, 16):
-        assert server.models.plans["lenet", 1, size].provenance.provisional is None
 
 
 async def test_sizes_that_pay_are_found_again_and_not_measured_again(server: Server) -> None:
@@ -107,7 +101,7 @@ async def test_the_same_bytes_under_another_name_keep_batch_sizes_of_their_own(
     }
     assert not found["usual"] & {3, 5}, "another registration asked for these"
     with pytest.raises(InvalidRequest, match="batch sizes 1, 3, not for 5"):
-        server.store.doubt_schedules("few", 1, WhichSchedules(("fake-cpu",), 5), "another driver")
+        await server.runner.schedule_again("few", 1, batch_size=5)
 
 
 async def test_a_model_that_takes_one_row_gets_no_larger_sizes(server: Server) -> None:
@@ -116,68 +110,6 @@ async def test_a_model_that_takes_one_row_gets_no_larger_sizes(server: Server) -
     await registered(server, sizes=())
 
     assert sizes_that_serve(server) == [1]
-
-
-async def test_a_busy_machine_finds_no_larger_sizes(server: Server) -> None:
-    server.device.sequential_us = PAYS_TO_16
-    server.device.doubt = "other processes had the cores"
-
-    await registered(server, sizes=())
-
-    assert [size for size, _ in server.observer.chosen] == [1]
-
-
-async def test_sizes_whose_figures_say_nothing_are_looked_for_again_when_the_machine_is_idle(
-    server: Server,
-) -> None:
-    server.device.sequential_us = PAYS_TO_16
-    server.device.doubt_by_size = {16: "busy", 32: "busy", 64: "busy"}
-
-    job = await registered(server, sizes=())
-
-    assert sizes_that_serve(server) == [1, 2]
-    assert job.message.startswith("batch size 1: ios serves; provisional")
-    assert "of larger batch sizes busy" in job.message
-    for tries in (1, 2):
-        provisional = server.models.plans["lenet", 1, 1].provenance.provisional
-        assert provisional is not None
-        assert (provisional.tries, provisional.is_compared) == (tries, True)
-        again = await server.runner.compare_again("lenet", 1, lambda provisional: True)
-        assert again is not None
-        await until_ended(server, again.id)
-    assert sizes_that_serve(server) == [1, 2]
-    server.device.doubt_by_size = {}
-    again = await server.runner.compare_again("lenet", 1, lambda provisional: True)
-    assert again is not None
-    assert (await until_ended(server, again.id))[-1].message == ""
-    assert sizes_that_serve(server) == [1, 2, 16]
-    assert server.models.plans["lenet", 1, 1].provenance.provisional is None
-
-
-async def test_on_a_busy_machine_no_other_size_is_looked_for_where_sizes_were_given(
-    server: Server,
-) -> None:
-    server.device.sequential_us = PAYS_TO_16
-    server.device.doubt_by_size = {16: "busy"}
-
-    job = await registered(server, sizes=(1,))
-
-    assert job.message == ""
-
-
-async def test_larger_sizes_are_looked_for_once_the_schedule_of_one_row_is_settled(
-    server: Server,
-) -> None:
-    server.device.sequential_us = PAYS_TO_16
-    server.device.doubt = "busy"
-    await registered(server, sizes=())
-    server.device.doubt = ""
-
-    again = await server.runner.compare_again("lenet", 1, lambda provisional: True)
-    assert again is not None
-    await until_ended(server, again.id)
-
-    assert sizes_that_serve(server) == [1, 2, 16]
 
 
 @pytest.fixture
@@ -245,7 +177,7 @@ def test_batches_that_hardly_take_longer_are_tried_up_to_the_largest(
 
 def test_a_size_pays_whose_rows_take_clearly_less(imported: ImportedModel) -> None:
     sizes = LargerSizes(imported, measured(imported, 1, 100.0))
-    least = 2 * 100.0 * (1 - LEAST_GAIN)
+    least = 2 * 100.0 * (1 - SIZE_GAIN)
 
     assert sizes.pays(measured(imported, 2, least - 0.1))
     assert not sizes.pays(measured(imported, 2, least + 0.1))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from braid.core.device_state import DeviceState
-from braid.core.errors import ScheduleNotFound
 from braid.core.graph import OpGraph
 from braid.core.program import ProgramKey
 from braid.server.devices.pool import Devices
-from braid.server.models.queries import ModelQueries, Placed
+from braid.server.models.queries import ModelQueries
 from tests.server.jobs.fakes import FakeDevice, Server
 
 
@@ -75,33 +72,3 @@ async def test_a_device_is_asked_once_for_the_graph_of_a_schedule_of_before(
 
     assert drawn == [stored, stored]
     assert device.described == 1
-
-
-async def test_that_of_the_present_state_is_shown_and_others_by_their_state(
-    server: Server,
-) -> None:
-    device = DescribingDevice()
-    devices = SimpleNamespace(all=[device], named=lambda _: device)
-    queries = ModelQueries(
-        server.store, server.services.files, cast(Any, server.models), cast(Devices, devices)
-    )
-    model = server.store.find_model("lenet", 1)
-    (first,) = server.store.schedules_of(model.sha256)
-    near = replace(first, provenance=replace(first.provenance, state="near"))
-    far_key = replace(first.key, state="far")
-    far = replace(near, key=far_key, provenance=replace(near.provenance, state="far"))
-    for schedule in (near, far):
-        server.store.put_schedule(schedule)
-
-    shown = {}
-    for groups in [((0, 1),), ((0,), (1,)), (), ((0,), (1, 2))]:
-        device.state = DeviceState(groups)
-        name = device.state.name
-        (shown[name],) = await queries.schedules(model)
-        assert await queries.schedule(model, 1) == shown[name]
-
-    assert shown["far"] == Placed("cpu", far, ("near",))
-    assert shown["near"] == shown[""] == shown["0/1-2"] == Placed("cpu", near, ("far",))
-    assert (await queries.schedule(model, 1, state="far")).schedule == far
-    with pytest.raises(ScheduleNotFound, match="'away'; states with one: near, far"):
-        await queries.schedule(model, 1, state="away")

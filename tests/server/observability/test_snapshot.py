@@ -19,7 +19,6 @@ from braid.server.observability.build import build_facts, checkout_commit
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.snapshot import (
     DeviceSnapshot,
-    ShapeCounts,
     Snapshot,
     SnapshotGauges,
     private_bytes,
@@ -58,22 +57,6 @@ def test_devices_tell_how_far_their_cores_are_from_each_other() -> None:
     assert [line for line in lines if line.startswith("braid_core_distance_ns{")] == [
         'braid_core_distance_ns{cores="nearest",device="cpu"} 45.0',
         'braid_core_distance_ns{cores="farthest",device="cpu"} 370.0',
-    ]
-
-
-def test_plans_for_another_state_of_a_device_are_counted_while_there_are_any() -> None:
-    shapes = [
-        ShapeCounts("lenet", "1", "cpu", 0, 0, other_state_bytes=4096),
-        ShapeCounts("lenet", "2", "cpu", 0, 0),
-    ]
-    metrics = Metrics()
-    metrics.snapshot.watch(lambda: Snapshot(shapes=shapes), Path("/nonexistent"), 0)
-    metrics.snapshot.look()
-    lines = generate_latest(metrics.registry).decode().splitlines()
-
-    assert [line for line in lines if 'kind="other_state"' in line] == [
-        'braid_model_memory_bytes{device="cpu",kind="other_state",memory="host",model="lenet",'
-        'version="1"} 4096.0'
     ]
 
 

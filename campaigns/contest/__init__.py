@@ -1,0 +1,1 @@
+"""Simulated hosts, and policies that choose among candidates on them."""

@@ -1,0 +1,548 @@
+"""Contest of the candidates of a model, device and batch size, decided by batches in service.
+
+    next() ──> candidate of the next batch ──worker──> took(candidate, run time)
+                  ├─ incumbent                              ├─ two blocks complete: one pair
+                  └─ challenger: one block of a pair        └─ pair: ratio, interval ──> incumbent,
+                                                               leaving candidates, decision
+
+A *pair* is two blocks of a few consecutive batches, one of the incumbent and one of a challenger,
+in random order. The first run of a block is not counted: the thread pools and caches still belong
+to the other candidate. What slows the machine down for a while slows both blocks down, and their
+ratio stays. The ratio of a challenger is the trimmed mean of the logarithms of its pairs' ratios;
+newer pairs weigh more. A median would know only the commonest state of a host that changes states.
+
+Each pair costs time: the challenger's excess and the first runs after a change. A challenger waits
+until requests have paid for its next pair (``LOSS``), so close ones are compared often and slow
+ones rarely. A candidate leaves only by pairs that span a minute, because the state of a host may
+change within seconds, and the order of candidates with it.
+
+No clock, no I/O, no threads: callers bring run times and, if they have it, the time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import exp, inf, log, sqrt
+from statistics import median
+
+from braid.core.measurement import check_latency
+
+MOST_CANDIDATES = 3
+
+BLOCK = 3
+"""Batches of a block; the first one is not counted."""
+
+LOSS = 0.007
+"""Part of the time of requests that pairs of one challenger may cost."""
+
+CREDIT = 0.3
+"""Cost of pairs that a challenger may have before requests have paid for it, in requests.
+
+A pair of a candidate that is at most 3 % slower by its estimate begins with the first request.
+"""
+
+CHANGE = 0.2
+"""Assumed cost of a change between candidates, in requests."""
+
+EARLY_SHARE = 1 / 3
+"""Largest share of requests for challengers during the first ``EARLY_PAIRS`` pairs."""
+
+EARLY_PAIRS = 100
+
+MARGIN = log(1.01)
+"""Difference of latencies (logarithm of their ratio) that counts."""
+
+HALF_LIFE = 8
+"""Pairs after which a pair weighs half."""
+
+FAR = 2.0
+"""Standard deviations; two pairs in a row so far off on the same side tell of another state."""
+
+WINDOW = 64
+"""Newest pairs of a challenger that are kept."""
+
+TRIMMED = 0.2
+"""Part of the pairs left out on either side of the mean."""
+
+SPREAD = 0.05
+"""Assumed standard deviation of pairs, worth ``SPREAD_PAIRS`` pairs."""
+
+SPREAD_PAIRS = 3.0
+
+DOUBT = 3.0
+"""Half width of an interval, in standard errors: the interval is looked at after each pair."""
+
+LEAST_PAIRS = 5
+"""Pairs before a candidate leaves."""
+
+LEAST_SPAN_S = 60.0
+"""Least time from a challenger's first pair to its last, before it leaves or counts as equal."""
+
+ENOUGH_PAIRS = 200
+"""Pairs of each challenger after which candidates that may be equal count as equal."""
+
+PATIENCE = 16
+"""Batches after which a pair whose run times have not all come is given up."""
+
+LEFT_S = 60.0
+"""Time outside of its interval after which the incumbent's latency has changed."""
+
+_RECENT = 32  # run times kept of each candidate
+_LEVEL_RUNS, _LEVEL_S = 9, 1.0  # least runs and time of one level of the incumbent's latency
+_LEVELS = 256
+_LEVEL_MARGIN = 1.05
+_WEIGHTS = [0.5 ** (age / HALF_LIFE) for age in range(WINDOW - 1, -1, -1)]  # the newest last
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """State of one candidate in its contest, for people."""
+
+    candidate: str
+    pairs: int
+    ratio: float | None  # its latency over the incumbent's; None: unknown
+    low: float | None  # interval of the ratio; None: fewer than two pairs
+    high: float | None
+    share: float  # of all requests
+    runs: int
+    median_us: float | None  # of its newest runs
+
+
+@dataclass(slots=True)
+class _Challenge:
+    """Ratios of one candidate to the incumbent; of the incumbent itself there are none."""
+
+    name: str
+    order: int  # simpler candidates first
+    estimate_us: float | None
+    ratios: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))  # logarithms
+    pairs: int = 0
+    since: float | None = None  # time of the first pair in the present state of the host
+    until: float | None = None
+    ratio: float = 0.0
+    error: float = SPREAD  # standard error of the ratio
+    deviation: float = SPREAD  # standard deviation of its pairs
+    off: float = 0.0  # of its newest pair from the ratio before
+    turn: int = 0  # of its newest pair, among all that began
+    requests: int = 0
+    runs: int = 0
+    recent_us: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    debt: float = 0.0  # cost of its pairs, in requests, less what requests have paid
+
+    @property
+    def low(self) -> float:
+        return self.ratio - DOUBT * self.error
+
+    @property
+    def high(self) -> float:
+        return self.ratio + DOUBT * self.error
+
+    @property
+    def has_span(self) -> bool:
+        """True if its pairs in this state span a minute, or their times are unknown."""
+        return self.since is None or self.until is None or self.until - self.since >= LEAST_SPAN_S
+
+    @property
+    def cost(self) -> float:
+        """Expected cost of a pair, in requests."""
+        return BLOCK * max(exp(self.ratio) - 1.0, 0.0) + CHANGE
+
+    @property
+    def is_due(self) -> bool:
+        """True if requests have paid for a pair."""
+        return self.debt + self.cost <= CREDIT
+
+    @property
+    def slow_us(self) -> float:
+        """Latency that few runs exceed; infinite if nothing is known."""
+        if self.recent_us:
+            return max(self.recent_us)
+        return inf if self.estimate_us is None else 2.0 * self.estimate_us
+
+    def add(self, ratio: float) -> None:
+        """Add a pair; earlier ones are forgotten if it shows the host in another state."""
+        far = FAR * self.deviation
+        off = ratio - self.ratio if self.ratios else 0.0
+        self.ratios.append(ratio)
+        if min(off, self.off) > far or max(off, self.off) < -far:
+            self.ratios = deque([self.ratios[-2], ratio], maxlen=WINDOW)
+            off, self.since = 0.0, None
+        self.off = off
+        self.weigh()
+
+    def weigh(self) -> None:
+        """Compute the ratio and its standard error from all pairs."""
+        if self.ratios:
+            self.ratio, self.error, self.deviation = trimmed_mean(self.ratios)
+
+
+@dataclass(slots=True)
+class _Pair:
+    """Two blocks under way."""
+
+    challenger: _Challenge
+    runs: tuple[str, ...]  # candidates in the order in which they run
+    is_free: bool
+    issued: int = 0
+    waited: int = 0
+    taken_us: dict[str, list[float]] = field(default_factory=dict)
+
+
+class Contest:
+    """Chooses the candidate of each batch, and the incumbent by the pairs that this yields.
+
+    Batches may be under way at once: ``next`` may be called again before ``took``. The same calls
+    and the same seed give the same choices.
+
+    Args:
+        candidates: at most three, the simplest first; among equals it serves.
+        estimates_us: their latencies as screened, in the same order; the best serves first.
+        loser_share: largest share of requests for challengers after the first 100 pairs.
+        seed: of the order of blocks.
+
+    Raises:
+        ValueError: the candidates are none, too many or the same; or the share is not in (0, 0.5].
+        ImpossibleLatency: an estimate is not a finite number above zero.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[str],
+        *,
+        estimates_us: Sequence[float] | None = None,
+        loser_share: float = 0.10,
+        seed: int = 0,
+    ) -> None:
+        if not 0.0 < loser_share <= 0.5:
+            raise ValueError(f"loser_share is {loser_share}; choose more than 0 and at most 0.5")
+        self._loser_share = loser_share
+        self._random = random.Random(seed)
+        self._open(candidates, estimates_us)
+
+    def _open(self, candidates: Sequence[str], estimates_us: Sequence[float] | None) -> None:
+        if not 1 <= len(set(candidates)) == len(candidates) <= MOST_CANDIDATES:
+            raise ValueError(
+                f"a contest is of one to {MOST_CANDIDATES} different candidates, not of "
+                f"{list(candidates)}"
+            )
+        if estimates_us is not None and len(estimates_us) != len(candidates):
+            raise ValueError(f"{len(estimates_us)} estimates for {len(candidates)} candidates")
+        for estimate_us in estimates_us or ():
+            check_latency(estimate_us)
+        self._in = {
+            name: _Challenge(name, order, None if estimates_us is None else estimates_us[order])
+            for order, name in enumerate(candidates)
+        }
+        least_us = min(estimates_us) * exp(MARGIN) if estimates_us else inf
+        first = next(one for one in self._in.values() if (one.estimate_us or 0.0) <= least_us)
+        self._incumbent = first
+        for one in self._in.values():
+            if one is not first and one.estimate_us and first.estimate_us:
+                one.ratios.append(log(one.estimate_us / first.estimate_us))
+                one.weigh()
+        self._pair: _Pair | None = None
+        self._rest = 0  # batches until the next challenger's block
+        self._requests = self._pairs = self._turns = 0
+        self._lost = 0.0
+        self._is_decided = len(self._in) == 1
+        self._watch = _Watch()
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Candidates that are in, the incumbent first."""
+        others = (name for name in self._in if name != self._incumbent.name)
+        return self._incumbent.name, *others
+
+    @property
+    def incumbent(self) -> str:
+        """The candidate that serves."""
+        return self._incumbent.name
+
+    @property
+    def is_decided(self) -> bool:
+        """True if one candidate is left, or the rest counts as equal: no more pairs are needed."""
+        return self._is_decided
+
+    @property
+    def is_in_pair(self) -> bool:
+        """True while a pair is under way: in idle time, pause when it has ended."""
+        return self._pair is not None
+
+    @property
+    def left_interval(self) -> bool:
+        """True if the incumbent's latency has been outside of its interval for a minute."""
+        return self._watch.left_s >= LEFT_S
+
+    @property
+    def estimated_loss(self) -> float:
+        """Part of the requests' time that was lost to candidates slower than the incumbent."""
+        return self._lost / self._requests if self._requests else 0.0
+
+    def next(
+        self, *, may_explore: bool = True, slack_us: float | None = None, free: bool = False
+    ) -> str:
+        """Return the candidate of the next batch.
+
+        Args:
+            may_explore: False if the queue is full: the incumbent serves, a challenger's block is
+                given up.
+            slack_us: time to the batch's deadline; no challenger that might miss it is chosen.
+            free: nobody waits for the batch (idle time, screening): pairs follow one another. A
+                request gives up a pair that began so.
+        """
+        pair = self._pair
+        if pair is not None and (pair.is_free and not free):
+            pair = self._pair = None
+        if pair is None and may_explore and not self._is_decided:
+            pair = self._begin(slack_us, free=free)
+        name = self._incumbent.name
+        if pair is not None and pair.issued < len(pair.runs):
+            name = pair.runs[pair.issued]
+            pair.issued += 1
+            if name != self._incumbent.name and not (
+                may_explore and (slack_us is None or pair.challenger.slow_us < slack_us)
+            ):
+                name, self._pair = self._incumbent.name, None
+        elif pair is not None:
+            pair.waited += 1
+            if pair.waited > PATIENCE:
+                self._pair = None
+        if not free:
+            self._pay(name)
+        return name
+
+    def _pay(self, name: str) -> None:
+        self._requests += 1
+        self._rest -= 1
+        one = self._in[name]
+        one.requests += 1
+        if one is not self._incumbent:
+            self._lost += max(exp(one.ratio) - 1.0, 0.0)
+        if not self._is_decided:
+            for one in self._in.values():
+                if not one.is_due:
+                    one.debt -= LOSS
+
+    def _begin(self, slack_us: float | None, *, free: bool) -> _Pair | None:
+        """The next pair; None if no challenger is due."""
+        if self._rest > 0 and not free:
+            return None
+        due = [
+            one
+            for one in self._in.values()
+            if one is not self._incumbent
+            and (free or one.is_due)
+            and (slack_us is None or one.slow_us < slack_us)
+        ]
+        if not due:
+            return None
+        challenger = min(due, key=lambda one: (one.turn, one.low, one.order))
+        self._turns += 1
+        challenger.turn = self._turns
+        names = self._incumbent.name, challenger.name
+        first, last = names if self._random.random() < 0.5 else names[::-1]
+        runs = (first,) * BLOCK + (last,) * BLOCK
+        if free:
+            runs += (self._incumbent.name,)  # a request that comes next finds it warm
+        self._pair = _Pair(challenger, runs, free, taken_us={name: [] for name in names})
+        if not free:
+            challenger.debt += challenger.cost
+            share = EARLY_SHARE if self._pairs < EARLY_PAIRS else self._loser_share
+            self._rest = round(BLOCK / share)
+        return self._pair
+
+    def took(self, candidate: str, run_us: float, *, at: float | None = None) -> None:
+        """Note the worker's run time of a batch.
+
+        Args:
+            candidate: whom ``next`` gave the batch to; a candidate that has left is ignored.
+            run_us: time of the run.
+            at: when it ended, in seconds of any steady clock; None: unknown.
+
+        Raises:
+            ImpossibleLatency: the time is not a finite number above zero.
+        """
+        check_latency(run_us)
+        one = self._in.get(candidate)
+        if one is None:
+            return
+        one.runs += 1
+        one.recent_us.append(run_us)
+        if one is self._incumbent and at is not None:
+            self._watch.took(run_us, at, learns=not self._is_decided)
+        pair = self._pair
+        taken_us = pair.taken_us.get(candidate) if pair is not None else None
+        if pair is None or taken_us is None:
+            return
+        if candidate in pair.runs[: pair.issued] and len(taken_us) < BLOCK:
+            taken_us.append(run_us)
+        is_complete = all(len(taken_us) == BLOCK for taken_us in pair.taken_us.values())
+        if is_complete and pair.issued == len(pair.runs):
+            self._pair = None
+            self._count(pair, at)
+
+    def _count(self, pair: _Pair, at: float | None) -> None:
+        """Add a complete pair, then change the incumbent and let slow candidates go."""
+        one = pair.challenger
+        block_us = [_block_us(pair.taken_us[name]) for name in (one.name, self._incumbent.name)]
+        one.add(log(block_us[0] / block_us[1]))
+        one.pairs += 1
+        self._pairs += 1
+        one.since = at if one.since is None else one.since
+        one.until = at
+        if one.ratio < -one.error / 2:
+            self._change(one)
+        for other in list(self._in.values()):
+            if other is not self._incumbent and _may_go(other):
+                self.drop(other.name)
+        self._decide()
+
+    def _change(self, best: _Challenge) -> None:
+        """Make ``best`` the incumbent, and all ratios relative to it."""
+        before, ahead = self._incumbent, best.ratio
+        before.ratios = deque((-ratio for ratio in best.ratios), maxlen=WINDOW)
+        before.pairs, before.since, before.until = best.pairs, best.since, best.until
+        best.ratios = deque(maxlen=WINDOW)
+        for other in self._in.values():
+            if other is not best and other is not before:
+                other.ratios = deque((ratio - ahead for ratio in other.ratios), maxlen=WINDOW)
+            other.weigh()
+        best.ratio = 0.0
+        self._incumbent = best
+        self._pair = None
+        self._watch = _Watch()
+
+    def _decide(self) -> None:
+        others = [one for one in self._in.values() if one is not self._incumbent]
+        if all(one.pairs >= ENOUGH_PAIRS and one.has_span for one in others):
+            simplest = min(
+                (one for one in others if one.ratio <= MARGIN / 2),
+                key=lambda one: one.order,
+                default=self._incumbent,
+            )
+            if simplest.order < self._incumbent.order:
+                self._change(simplest)
+            self._is_decided = True
+
+    def failed(self, candidate: str) -> None:
+        """Let a candidate that failed go; see ``drop``."""
+        self.drop(candidate)
+
+    def drop(self, candidate: str) -> None:
+        """Let a candidate go, because its memory is needed; the best of the others serves.
+
+        Raises:
+            ValueError: it is the last one.
+        """
+        if candidate not in self._in:
+            return
+        if len(self._in) == 1:
+            raise ValueError(
+                f"{candidate} is the last candidate of its contest; register the model again"
+            )
+        if candidate == self._incumbent.name:
+            others = [one for one in self._in.values() if one is not self._incumbent]
+            self._change(min(others, key=lambda one: (one.ratio, one.order)))
+        if self._pair is not None and candidate in self._pair.runs:
+            self._pair = None
+        del self._in[candidate]
+        self._decide()
+
+    def reopen(
+        self, candidates: Sequence[str], *, estimates_us: Sequence[float] | None = None
+    ) -> None:
+        """Begin again, with these candidates; the incumbent, if among them, goes on serving.
+
+        Without estimates all are unknown. Raises as the constructor does.
+        """
+        before = self._incumbent.name
+        self._open(candidates, estimates_us)
+        if before in self._in and estimates_us is None:
+            self._incumbent = self._in[before]
+
+    def table(self) -> tuple[Row, ...]:
+        """One row for each candidate that is in, the incumbent first."""
+        return tuple(self._row(self._in[name]) for name in self.candidates)
+
+    def _row(self, one: _Challenge) -> Row:
+        is_known = one is self._incumbent or bool(one.ratios)
+        has_interval = one is self._incumbent or len(one.ratios) > 1
+        return Row(
+            one.name,
+            one.pairs if one is not self._incumbent else self._pairs,
+            exp(one.ratio) if is_known else None,
+            exp(one.low if one is not self._incumbent else 0.0) if has_interval else None,
+            exp(one.high if one is not self._incumbent else 0.0) if has_interval else None,
+            one.requests / self._requests if self._requests else 0.0,
+            one.runs,
+            median(one.recent_us) if one.recent_us else None,
+        )
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Latency of the incumbent: has it left the interval of its levels?
+
+    A level is the median of some consecutive runs. All levels count while the contest is open.
+    """
+
+    runs_us: list[float] = field(default_factory=list)
+    since: float = 0.0  # when the runs of the present level began
+    levels_us: deque[float] = field(default_factory=lambda: deque(maxlen=_LEVELS))
+    left_at: float | None = None
+    left_s: float = 0.0
+
+    def took(self, run_us: float, at: float, *, learns: bool) -> None:
+        """Note a run of the incumbent; ``learns``: its level belongs to the interval."""
+        if not self.runs_us:
+            self.since = at
+        self.runs_us.append(run_us)
+        if len(self.runs_us) < _LEVEL_RUNS or at - self.since < _LEVEL_S:
+            return
+        level_us = median(self.runs_us[-_RECENT:])
+        self.runs_us.clear()
+        low_us = min(self.levels_us, default=inf) / _LEVEL_MARGIN
+        is_inside = low_us <= level_us <= max(self.levels_us, default=0.0) * _LEVEL_MARGIN
+        if learns or len(self.levels_us) < LEAST_PAIRS or is_inside:
+            self.levels_us.append(level_us)
+            self.left_at, self.left_s = None, 0.0
+        else:
+            self.left_at = self.since if self.left_at is None else self.left_at
+            self.left_s = at - self.left_at
+
+
+def trimmed_mean(values: Sequence[float] | deque[float]) -> tuple[float, float, float]:
+    """Weighted trimmed mean, its standard error (Tukey and McLaughlin 1963) and the deviation."""
+    weights = _WEIGHTS[-len(values) :]
+    ordered = sorted(zip(values, weights, strict=True))
+    total = sum(weights)
+    cut, kept = TRIMMED * total, (1.0 - 2.0 * TRIMMED) * total
+    below = mean = 0.0
+    least, most = ordered[0][0], ordered[-1][0]
+    for value, weight in ordered:
+        inside = min(below + weight, total - cut) - max(below, cut)
+        if below <= cut:
+            least = value
+        if below < total - cut:
+            most = value
+        below += weight
+        if inside > 0.0:
+            mean += value * inside / kept
+    squares = sum(weight * (min(max(value, least), most) - mean) ** 2 for value, weight in ordered)
+    variance = (squares + SPREAD_PAIRS * SPREAD**2) / (total + SPREAD_PAIRS)
+    effective = total**2 / sum(weight**2 for weight in weights)
+    error = sqrt(variance / effective) / (1.0 - 2.0 * TRIMMED)
+    return mean, error, sqrt(variance)
+
+
+def _block_us(taken_us: Sequence[float]) -> float:
+    """Run time that stands for a block: the median without the first run."""
+    return median(taken_us[1:])
+
+
+def _may_go(one: _Challenge) -> bool:
+    """True if a candidate is slower beyond doubt, by pairs of more than one moment."""
+    return one.has_span and one.pairs >= LEAST_PAIRS and one.low > MARGIN

@@ -1,0 +1,24 @@
+"""What a choice must gain, and what is too slow to be looked at further: one table for all choices.
+
+Gains are parts of the time that must be saved. Where both ways are measured in turns, they are what
+noise leaves; where one is predicted, or costs memory, they are larger. Ratios say how many times as
+long as the best something takes that is left out before it is measured with care.
+"""
+
+from __future__ import annotations
+
+DRAW = 0.01  # two estimates of a screening that say nothing
+KERNEL_GAIN = 0.05  # a kernel over the usual one
+PART_GAIN = 0.03  # a plan of several engines, by prediction, over the best of one engine
+TEAM_GAIN = 0.03  # a plan of teams or bands, by prediction, over one and over all threads
+SIZE_GAIN = 0.05  # a row in a larger batch
+PRECISION_GAIN = 0.03  # a narrower precision, which errs more, over the best wider plan
+LENGTHS_GAIN = 0.05  # other scheduled lengths over those there are
+BRANCH_GAIN = 0.15  # lanes beside each other, of all work
+
+CANDIDATE_RATIO = 1.3  # of a plan that takes no part in service
+KERNEL_RATIO = 1.5  # of a kernel
+PART_RATIO = 1.3  # of a part in an engine
+PRECISION_RATIO = 1.25  # of a precision, by its sequential plan
+TURN_RATIO = 1.25  # of a contender in every turn of a screening ...
+FIRST_TURNS_RATIO = 1.7  # ... and in the first two: hosts that move cores turn orders round

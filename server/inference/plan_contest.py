@@ -1,0 +1,277 @@
+"""Contest of the plans of one model, device, shape and batch size, decided by requests in service.
+
+    batch ──next──> executable ──run──> took ──> core/contest.py ──incumbent──> serve
+                                                       └─ losers ──> released
+    idle time ──inputs of the first batch──> pairs          (server/models/idle_pairs.py)
+
+All candidates passed the same check of outputs, so any of them may answer. Executables of
+challengers are bounded in memory with all else that is prepared beside the plans in force
+(``braid.core.shape_memory``). A decided contest holds one executable, and opens again when the
+latency of that leaves its interval for a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any
+
+from braid.core.background import BackgroundTasks
+from braid.core.contest import Contest
+from braid.core.errors import BraidError, Unavailable
+from braid.core.plan import runs_in_sequence
+from braid.core.runtimes import RUNTIMES
+from braid.core.schedule import ContestRow, ContestTable, PlanCandidate, Schedule
+from braid.core.shape_memory import ShapeMemory
+from braid.server.devices.executables import Executable
+
+log = logging.getLogger("braid.contest")
+
+MOST_INPUT_BYTES = 64 << 20
+"""Slot of a batch that is recorded for pairs in idle time, at most."""
+
+AGAIN_S, TRIES = 1.0, 30
+"""Seconds until a candidate is prepared again that a restarting worker could not prepare."""
+
+MOST_DEATHS = 2
+"""Deaths of the worker in a candidate's runs after which it leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContestEvents:
+    """What a contest asks of its replica."""
+
+    prepare: Callable[[Schedule], Awaitable[Executable]]
+    """Makes the first candidate of a schedule ready to run."""
+    retire: Callable[[Executable], Coroutine[Any, Any, None]]
+    """Releases an executable once no batch uses it."""
+    serve: Callable[[Executable], object]
+    """Puts another executable in force."""
+    decided: Callable[[Schedule], object]
+    """Receives the schedule with its winner in force."""
+
+
+class PlanContest:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        first: Executable,
+        events: ContestEvents,
+        memory: ShapeMemory,
+        loser_share: float,
+    ) -> None:
+        """Let the first candidate of a schedule run; ``open`` prepares the others."""
+        self.schedule = schedule
+        self.inputs: bytes | None = None
+        """Slot of the first batch; None: there was none, or it is too large."""
+        self.takes_zeros = True
+        """False: the model refuses them."""
+        self._events = events
+        self._memory = memory
+        self._loser_share = loser_share
+        self._ready = {schedule.planner: first}
+        self._contest = Contest([schedule.planner], loser_share=loser_share)
+        self._runs: Counter[str] = Counter()
+        self._deaths: Counter[str] = Counter()
+        self._counted: set[str] = set()  # in ``memory``: challengers
+        self._background = BackgroundTasks("contest of plans")
+        self._opening: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether several candidates are ready, and none has won."""
+        return not self._contest.is_decided
+
+    @property
+    def is_in_pair(self) -> bool:
+        """Whether a pair is under way."""
+        return self._contest.is_in_pair
+
+    @property
+    def wants_inputs(self) -> bool:
+        return self.inputs is None and self.is_open and self._can_be_recorded
+
+    @property
+    def can_be_tried(self) -> bool:
+        """Whether there are inputs for idle time, or zeros do."""
+        return self._can_be_recorded and (self.takes_zeros or self.inputs is not None)
+
+    @property
+    def _can_be_recorded(self) -> bool:
+        """Whether batches are small enough, and their slots hold all of them."""
+        layout = self._ready[self._contest.incumbent].layout
+        return not layout.has_heap and layout.size_bytes <= MOST_INPUT_BYTES
+
+    def slot(self) -> bytes:
+        """Slot of a batch: that of the first one, or zeros before it."""
+        return self.inputs or bytes(self._ready[self._contest.incumbent].layout.size_bytes)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of challengers, about."""
+        return sum(ready.size_bytes for name, ready in self._ready.items() if not self._leads(name))
+
+    @property
+    def executables(self) -> list[Executable]:
+        return list(self._ready.values())
+
+    @property
+    def runs(self) -> Mapping[str, int]:
+        """Batches that each candidate ran."""
+        return self._runs
+
+    @property
+    def estimated_loss(self) -> float:
+        """Part of the time of requests that challengers cost."""
+        return self._contest.estimated_loss
+
+    def _leads(self, name: str) -> bool:
+        return name == self._contest.incumbent
+
+    def begin(self) -> None:
+        """Prepare the other candidates beside the requests, and let them take part."""
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._open())
+
+    async def _open(self) -> None:
+        for candidate in self.schedule.candidates:
+            if candidate.name not in self._ready:
+                ready = await self._prepared(candidate.name)
+                if ready is not None and self._is_closed:
+                    await self._events.retire(ready)
+                    return
+                if ready is not None:
+                    self._ready[candidate.name] = ready
+        candidates = sorted(
+            (one for one in self.schedule.candidates if one.name in self._ready), key=_simplicity
+        )
+        names = [one.name for one in candidates]
+        estimates_us = [one.latency_us for one in candidates if one.latency_us is not None]
+        known = estimates_us if len(estimates_us) == len(names) else None
+        if self.schedule.provenance.is_decided:
+            self._contest.reopen(names)
+        else:
+            self._contest = Contest(names, estimates_us=known, loser_share=self._loser_share)
+        self._settle()
+
+    async def _prepared(self, name: str) -> Executable | None:
+        """Make a candidate ready to run; None: it cannot be, and takes no part."""
+        facts = {"plan": name, "schedule_id": self.schedule.key.id}
+        for _ in range(TRIES):
+            try:
+                return await self._events.prepare(self.schedule.led_by(name))
+            except Unavailable as error:  # the worker restarts
+                facts["reason"] = str(error)
+            except BraidError as error:  # no room, or no such engine any more
+                facts["reason"] = str(error)
+                break
+            if self._is_closed:
+                return None
+            await asyncio.sleep(AGAIN_S)
+        log.warning("a plan takes no part in service", extra=facts)
+        return None
+
+    def next(
+        self, *, may_explore: bool, slack_us: float | None = None, free: bool = False
+    ) -> Executable:
+        """Return the executable of the next batch; see ``Contest.next``."""
+        if not self.is_open:
+            return self._ready[self._contest.incumbent]
+        name = self._contest.next(may_explore=may_explore, slack_us=slack_us, free=free)
+        return self._ready[name]
+
+    def took(self, ready: Executable, run_us: float, *, is_request: bool = True) -> None:
+        """Note the run time of a batch."""
+        name = self._name_of(ready)
+        if name is None:
+            return
+        self._runs[name] += is_request
+        self._contest.took(name, max(run_us, 1.0), at=monotonic())
+        self._settle()
+        if not self.is_open and self.schedule.others and self._contest.left_interval:
+            log.info("a contest opens again", extra={"schedule_id": self.schedule.key.id})
+            self.begin()
+
+    def failed(self, ready: Executable, *, is_death: bool = False) -> bool:
+        """Let a challenger go that failed, or ended the worker twice.
+
+        Returns whether it was one: then another candidate may run the batch.
+        """
+        name = self._name_of(ready)
+        if name is None or self._leads(name):
+            return False
+        self._deaths[name] += 1
+        if not is_death or self._deaths[name] >= MOST_DEATHS:
+            log.warning("a plan leaves: its run failed", extra={"plan": name})
+            self._contest.failed(name)
+            self._settle()
+        return True
+
+    def _name_of(self, ready: Executable) -> str | None:
+        return next((name for name, own in self._ready.items() if own is ready), None)
+
+    def drop(self, name: str) -> None:
+        """Release a challenger, as its memory is needed."""
+        self._contest.drop(name)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Put the incumbent in force, and release who takes part no more."""
+        first, *others = self._contest.candidates
+        challengers = set() if self._contest.is_decided else {*others}
+        self._events.serve(self._ready[first])
+        has_left = self._ready.keys() - challengers - {first}
+        for name in self._counted - challengers:
+            self._memory.forget(self, name)
+        for name in has_left:
+            self._background.start(self._events.retire(self._ready.pop(name)))
+        new, self._counted = challengers - self._counted, challengers
+        for name in new & self._ready.keys():  # others may have to go for it
+            self._memory.keep(self, name, self._ready[name].size_bytes)
+        if has_left and self._contest.is_decided:
+            self.inputs = None
+            latencies_us = {row.candidate: row.median_us for row in self._contest.table()}
+            self.schedule = self.schedule.led_by(first, is_decided=True, latencies_us=latencies_us)
+            facts = {"plan": first, "schedule_id": self.schedule.key.id}
+            log.info("a contest is decided", extra=facts)
+            self._events.decided(self.schedule)
+
+    def table(self) -> ContestTable:
+        """State of all candidates, the incumbent first, for people."""
+        stored = {row.name: row for row in self.schedule.table.rows}
+        rows = []
+        for row in self._contest.table():
+            as_stored = stored.pop(row.candidate)
+            rows.append(
+                ContestRow(
+                    *(row.candidate, row.pairs, row.ratio, row.low, row.high, row.share),
+                    self._runs[row.candidate],
+                    row.median_us or as_stored.latency_us,
+                    as_stored.plan_id,
+                )
+            )
+        rows += [replace(row, runs=self._runs[row.name]) for row in stored.values()]
+        return ContestTable(tuple(rows), is_decided=not self.is_open)
+
+    async def close(self) -> list[Executable]:
+        """Take no further part; returns all executables."""
+        self._is_closed = True
+        self._memory.forget_all(self)
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        await self._background.ended()
+        return self.executables
+
+
+def _simplicity(candidate: PlanCandidate) -> tuple[bool, bool, bool]:
+    """Sorts the simplest first."""
+    plan = candidate.plan
+    return candidate.name in RUNTIMES, bool(plan.parts), not runs_in_sequence(plan)

@@ -1,0 +1,102 @@
+"""Pairs of open contests in idle time, on the inputs of a batch that was answered before.
+
+replicas ──open contest──> quiet ──pair by pair, run by run──> PlanContest.took
+                                          └─ a request came ──> give way
+
+Before the first batch inputs are zeros.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from time import monotonic
+
+from braid.core.errors import BraidError, Unavailable
+from braid.server.inference.plan_contest import PlanContest
+from braid.server.inference.replica import ModelReplica
+
+log = logging.getLogger("braid.contest")
+
+LOOK_S = 2.0
+
+PAUSE_S = 0.003
+"""From one run to the next: longer than thread pools spin, as between requests of one client."""
+
+
+class IdlePairs:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        replicas: Callable[[], Iterable[ModelReplica]],
+        quiet: Callable[[], Awaitable[object]],
+        is_busy: Callable[[], bool],
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """Run nothing yet.
+
+        Args:
+            replicas: of all versions that answer.
+            quiet: returns once no device runs requests.
+            is_busy: whether one does, or a registration measures.
+            sleep: waits for some seconds.
+        """
+        self._replicas = replicas
+        self._quiet = quiet
+        self._is_busy = is_busy
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Run pairs in idle time, until cancelled."""
+        while True:
+            await self._sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Run pairs of open contests by turns, half of the time, until requests come."""
+        if not self._open():
+            return
+        await self._quiet()
+        while not self._is_busy() and (contests := self._open()):
+            began = monotonic()
+            for replica, contest in contests:
+                try:
+                    await self._pair(replica, contest)
+                except Unavailable:  # the worker restarts
+                    return
+                except BraidError as error:
+                    contest.takes_zeros, contest.inputs = False, None
+                    facts = {"model": replica.name, "reason": str(error)}
+                    log.info("no pairs in idle time until other inputs come", extra=facts)
+            await self._sleep(monotonic() - began)
+
+    def _open(self) -> list[tuple[ModelReplica, PlanContest]]:
+        return [
+            (replica, contest)
+            for replica in self._replicas()
+            for _, _, contest in replica.contests
+            if contest.is_open and contest.can_be_tried
+        ]
+
+    async def _pair(self, replica: ModelReplica, contest: PlanContest) -> None:
+        arena, inputs = replica.device.arena, contest.slot()
+        offset = arena.allocate(len(inputs))
+        if offset is None:
+            return
+        try:
+            while not self._is_busy() and contest.is_open:
+                arena.view[offset : offset + len(inputs)] = inputs
+                ready = contest.next(may_explore=True, free=True)
+                replica.begin_use(ready)
+                try:
+                    done = await replica.device.run(ready, offset)
+                finally:
+                    replica.end_use(ready)
+                contest.took(ready, done.compute_us, is_request=False)
+                await self._sleep(PAUSE_S)
+                if not contest.is_in_pair:
+                    return
+        finally:
+            arena.release(offset)
