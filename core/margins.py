@@ -10,7 +10,6 @@ from __future__ import annotations
 DRAW = 0.01  # two estimates of a screening that say nothing
 KERNEL_GAIN = 0.05  # a kernel over the usual one
 PART_GAIN = 0.03  # a plan of several engines, by prediction, over the best of one engine
-TEAM_GAIN = 0.03  # a plan of teams or bands, by prediction, over one and over all threads
 SIZE_GAIN = 0.05  # a row in a larger batch
 PRECISION_GAIN = 0.03  # a narrower precision, which errs more, over the best wider plan
 LENGTHS_GAIN = 0.05  # other scheduled lengths over those there are

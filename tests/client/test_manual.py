@@ -71,7 +71,7 @@ def test_every_listing_has_json() -> None:
     ("line", "expected"),
     [
         ("braid reg", "register"),
-        ("braid schedule ", "show diff again"),
+        ("braid schedule ", "show diff again pin unpin"),
         ("braid schedule show x --form", "--format"),
         ("braid schedule show x --format s", "svg"),
         ("braid --address h:1 jobs wat", "watch"),
