@@ -78,7 +78,7 @@ BODIES: Mapping[str, tuple[str | bytes, Sequence[str]]] = {
 """Body of a request to infer, and words of the refusal: all are 400."""
 
 PREDICTIONS: Mapping[str, tuple[str | bytes, Sequence[str]]] = {
-    "nothing": ("", ["not JSON"]),
+    "nothing": ("", ["give 'instances'"]),
     "a list": ("[]", ["no object"]),
     "no text": (b'{"instances": "\xff\xfe"}', ["not JSON"]),
     "neither": ("{}", ["give 'instances'"]),
@@ -87,8 +87,8 @@ PREDICTIONS: Mapping[str, tuple[str | bytes, Sequence[str]]] = {
     "10,000 lists, ended": ('{"instances": ' + "[" * 10_000 + "]" * 10_000 + "}", []),
     "an object of rows": ('{"instances": {}}', ["'instances' is no list"]),
     "no rows": ('{"instances": []}', []),
-    "uneven rows": ('{"instances": [[1, 2, 3], [1, 2]]}', ["rows of different shapes"]),
-    "rows of objects and lists": ('{"instances": [{"x": [1, 2, 3]}, [1, 2, 3]]}', ["same inputs"]),
+    "uneven rows": ('{"instances": [[1, 2, 3], [1, 2]]}', ["nested unevenly"]),
+    "rows of objects and lists": ('{"instances": [{"x": [1, 2, 3]}, [1, 2, 3]]}', ["no FP32"]),
     "another input": ('{"instances": [{"\\u0000y": [1, 2, 3]}]}', ["no input"]),
     "texts for numbers": ('{"instances": [["a", "b", "c"]]}', []),
     "nulls": ('{"instances": [[null, null, null]]}', []),
