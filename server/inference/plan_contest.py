@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from statistics import median
 from time import monotonic
 from typing import Any
 
@@ -33,6 +34,12 @@ log = logging.getLogger("braid.contest")
 
 MOST_INPUT_BYTES = 64 << 20
 """Slot of a batch that is recorded for pairs in idle time, at most."""
+
+RECENT = 32
+"""Newest runs of each candidate that its latency is told by."""
+
+GAP_S, MOST_GAP_S, LEARNS = 0.003, 0.02, 0.1
+"""From one batch to the next: a first guess, the most, and the part that each one counts."""
 
 AGAIN_S, TRIES = 1.0, 30
 """Seconds until a candidate is prepared again that a restarting worker could not prepare."""
@@ -78,6 +85,10 @@ class PlanContest:
         self._ready = {schedule.planner: first}
         self._contest = Contest([schedule.planner], loser_share=loser_share)
         self._runs: Counter[str] = Counter()
+        self._recent_us: dict[str, deque[float]] = {}  # of requests, by candidate
+        self._ended_at: float | None = None  # the newest batch of requests
+        self.gap_s = GAP_S
+        """From one batch of requests to the next, as a rule: pairs in idle time leave as much."""
         self._deaths: Counter[str] = Counter()
         self._counted: set[str] = set()  # in ``memory``: challengers
         self._background = BackgroundTasks("contest of plans")
@@ -184,6 +195,9 @@ class PlanContest:
         """Return the executable of the next batch; see ``Contest.next``."""
         if not self.is_open:
             return self._ready[self._contest.incumbent]
+        if not free and self._ended_at is not None:
+            gap_s = min(max(0.0, monotonic() - self._ended_at), MOST_GAP_S)
+            self.gap_s += LEARNS * (gap_s - self.gap_s)
         name = self._contest.next(may_explore=may_explore, slack_us=slack_us, free=free)
         return self._ready[name]
 
@@ -192,7 +206,10 @@ class PlanContest:
         name = self._name_of(ready)
         if name is None:
             return
-        self._runs[name] += is_request
+        if is_request:
+            self._runs[name] += 1
+            self._recent_us.setdefault(name, deque(maxlen=RECENT)).append(run_us)
+            self._ended_at = monotonic()
         self._contest.took(name, max(run_us, 1.0), at=monotonic())
         self._settle()
         if not self.is_open and self.schedule.others and self._contest.left_interval:
@@ -237,7 +254,7 @@ class PlanContest:
             self._memory.keep(self, name, self._ready[name].size_bytes)
         if has_left and self._contest.is_decided:
             self.inputs = None
-            latencies_us = {row.candidate: row.median_us for row in self._contest.table()}
+            latencies_us = {name: median(runs_us) for name, runs_us in self._recent_us.items()}
             self.schedule = self.schedule.led_by(first, is_decided=True, latencies_us=latencies_us)
             facts = {"plan": first, "schedule_id": self.schedule.key.id}
             log.info("a contest is decided", extra=facts)
@@ -253,11 +270,17 @@ class PlanContest:
                 ContestRow(
                     *(row.candidate, row.pairs, row.ratio, row.low, row.high, row.share),
                     self._runs[row.candidate],
-                    row.median_us or as_stored.latency_us,
+                    as_stored.latency_us,
                     as_stored.plan_id,
                 )
             )
         rows += [replace(row, runs=self._runs[row.name]) for row in stored.values()]
+        rows = [
+            replace(row, latency_us=median(recent_us))
+            if (recent_us := self._recent_us.get(row.name))
+            else row
+            for row in rows
+        ]
         return ContestTable(tuple(rows), is_decided=not self.is_open)
 
     async def close(self) -> list[Executable]:

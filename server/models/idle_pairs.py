@@ -21,9 +21,6 @@ log = logging.getLogger("braid.contest")
 
 LOOK_S = 2.0
 
-PAUSE_S = 0.003
-"""From one run to the next: longer than thread pools spin, as between requests of one client."""
-
 
 class IdlePairs:
     """Belongs to the event loop."""
@@ -95,7 +92,7 @@ class IdlePairs:
                 finally:
                     replica.end_use(ready)
                 contest.took(ready, done.compute_us, is_request=False)
-                await self._sleep(PAUSE_S)
+                await self._sleep(contest.gap_s)
                 if not contest.is_in_pair:
                     return
         finally:

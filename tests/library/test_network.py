@@ -185,7 +185,8 @@ def test_a_server_on_the_same_store_runs_the_same_plans_with_the_same_outputs(
     net: braid.Network, model: Path, store: Path
 ) -> None:
     x = rows(4)
-    server = ServerProcess(store, BRAID_SIDE_BY_SIDE="false").start()
+    settings = {"BRAID_SIDE_BY_SIDE": "false", "BRAID_PLAN_EXPLORE_SHARE": "0"}
+    server = ServerProcess(store, **settings).start()
     try:
         with server.client() as client:
             assert {each.state for each in client.models()} <= {"UNLOADED", "FAILED"}
