@@ -234,9 +234,16 @@ def _why(model: ModelVersion, served: ModelReplica | None, schedules: Sequence[P
     if len(schedule.candidates) > 1 and seen.promoted:
         size = schedule.key.batch_size
         return f"{schedules[0].contest.text.removeprefix(SERVES)}; batch size {size} on {device}"
-    reason = seen.reason or "no other engine was compared"
+    best: dict[str, float] = {}
+    for each in seen.candidates:
+        of = RUNTIMES.get(each.name, OWN)
+        if each.latency_us is not None and not each.remark and of != engine:
+            best[of] = min(each.latency_us, best.get(of, math.inf))
+    others = "".join(f"; {of} {duration(us)}" for of, us in best.items())
+    compared = f"chosen of {len(seen.candidates)} candidates in one comparison"
+    reason = seen.reason or (compared if others else "no other engine was compared")
     at = f"{duration(schedule.serving_us)} at batch size {schedule.key.batch_size} on {device}"
-    return f"{what}, {at}; {reason}"
+    return f"{what}, {at}{others}; {reason}"
 
 
 def _inputs(served: ModelReplica) -> Iterator[TryInput]:
