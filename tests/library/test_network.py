@@ -185,8 +185,7 @@ def test_a_server_on_the_same_store_runs_the_same_plans_with_the_same_outputs(
     net: braid.Network, model: Path, store: Path
 ) -> None:
     x = rows(4)
-    settings = {"BRAID_SIDE_BY_SIDE": "false", "BRAID_PLAN_EXPLORE_SHARE": "0"}
-    server = ServerProcess(store, **settings).start()
+    server = ServerProcess(store, BRAID_SIDE_BY_SIDE="false", BRAID_PLAN_EXPLORE_SHARE="0").start()
     try:
         with server.client() as client:
             assert {each.state for each in client.models()} <= {"UNLOADED", "FAILED"}
