@@ -69,7 +69,6 @@ class DeviceDescription:
     runtimes: tuple[str, ...]  # that can run whole models there, of braid.core.runtimes
     software: Mapping[str, str]  # versions by name
     state: DeviceState = UNKNOWN  # when it was asked for
-    look_s: float = 0.0  # that it took to look at the state
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from time import monotonic, perf_counter, perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import Any, TypeAlias
 
 import torch
@@ -331,9 +331,7 @@ class RequestHandlers:
         return ProgramDescription(self._models.program(request.program).graph)
 
     def describe_device(self, _: DescribeDevice) -> DeviceDescription:
-        began = perf_counter()
-        state = self._backend.state(self._pause)
-        return replace(self._description, state=state, look_s=perf_counter() - began)
+        return replace(self._description, state=self._backend.state(self._pause))
 
     @cached_property
     def _description(self) -> DeviceDescription:

@@ -281,7 +281,8 @@ class PlanContest:
             else row
             for row in rows
         ]
-        return ContestTable(tuple(rows), is_decided=not self.is_open)
+        is_decided = self.schedule.provenance.is_decided and not self.is_open
+        return ContestTable(tuple(rows), is_decided)
 
     async def close(self) -> list[Executable]:
         """Take no further part; returns all executables."""

@@ -437,7 +437,8 @@ class ModelReplica:
 
     def is_pinned(self, schedule: Schedule) -> bool:
         """Whether a plan of a schedule serves whatever requests show."""
-        return self.policy.plan in [one.name for one in schedule.candidates]
+        names = [one.name for one in schedule.candidates if schedule.provenance.promoted]
+        return self.policy.plan in names
 
     @property
     def contests(self) -> Sequence[tuple[ShapeClass, int, PlanContest]]:

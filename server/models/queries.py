@@ -109,6 +109,7 @@ class ModelQueries:
             candidate.name
             for model in await self.versions(name)
             for placed in await self.schedules(model)
+            if placed.schedule.provenance.promoted
             for candidate in placed.schedule.candidates
         }
         if plan not in names:

@@ -216,7 +216,8 @@ def _print_contest(client: Client, args: argparse.Namespace, schedule: Schedule)
     for summary in client.model(args.name, version=args.version).schedules:
         contest, key = summary.contest, schedule.key
         is_shown = (summary.batch_size, summary.shapes) == (key.batch_size, key.shapes)
-        if contest is None or not is_shown or args.device not in ("", summary.device):
+        is_shown = is_shown and args.device in ("", summary.device)
+        if contest is None or not (is_shown and summary.promoted):  # None: of an older server
             continue
         say(contest.text)
         if len(contest.candidates) > 1:

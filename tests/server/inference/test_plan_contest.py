@@ -98,7 +98,9 @@ class Service:
 async def test_requests_find_the_fastest_and_memory_is_that_of_one_plan_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    service = await Service(monkeypatch, schedule()).open()
+    service = Service(monkeypatch, schedule())
+    assert not service.contest.table().is_decided, "the others are not prepared yet"
+    await service.open()
     assert service.contest.size_bytes == 2 * SIZE_BYTES
     service.us |= {"sequential": 70.0, "onnxruntime": 130.0}
 
