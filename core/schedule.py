@@ -244,6 +244,15 @@ class ContestRow:
     latency_us: float | None = None  # of its newest runs, else as last measured
     plan_id: str = ""  # as answered by Infer
 
+    def beside(self, first: ContestRow) -> ContestRow:
+        """This row with the latency that its ratio to the incumbent says, if both are known.
+
+        Latencies of few runs, and of other moments, would put a slower plan ahead.
+        """
+        if self.ratio is None or first.latency_us is None:
+            return self
+        return replace(self, latency_us=first.latency_us * self.ratio)
+
 
 @dataclass(frozen=True, slots=True)
 class ContestTable:
@@ -262,7 +271,7 @@ class ContestTable:
         """``serves: OpenVINO, 4.13 ms; own plan ios 4.15 ms; undecided after 40 pairs``."""
         first, *others = self.rows
         parts = [f"{SERVES}{_candidate_text(first, ', ')}"]
-        parts += [_candidate_text(row, " ") for row in others]
+        parts += [_candidate_text(row.beside(first), " ") for row in others]
         if self.is_pinned:
             parts.append("pinned")
         elif others:

@@ -62,15 +62,16 @@ class Rates:
     def __init__(self, requests: RequestMetrics, clock: Callable[[], float] = monotonic) -> None:
         self._requests = requests
         self._clock = clock
-        self._looks: deque[_Look] = deque()
         self._rates: Mapping[Key, ModelRates] = {}  # at the last look
         self._points: dict[Key, deque[Point]] = {}  # ages: moments of the clock
         self._counted: _Look = (clock(), self._counts())
+        self._looks = deque([self._counted])
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(POINT_SECONDS)
             await asyncio.to_thread(self.keep)  # hundreds of models have many series
+            self._remember(self._counted)
 
     def keep(self) -> None:
         """Keep a point of each model that was asked since the last one."""
@@ -88,20 +89,20 @@ class Rates:
         return [point for point in points if point.age_s <= MOST_POINTS * POINT_SECONDS]
 
     def look(self) -> Mapping[Key, ModelRates]:
-        """Return the rates of all models over the last minute, or since the first look.
+        """Return the rates of all models over the last minute, or since the start.
 
         Views within a second share one look.
         """
         now = self._clock()
-        if self._looks and now - self._looks[-1][0] < MIN_SECONDS:
-            return self._rates
-        while len(self._looks) > 1 and self._looks[1][0] < now - WINDOW_SECONDS:
-            self._looks.popleft()
-        if self._looks and self._looks[0][0] < now - 2 * WINDOW_SECONDS:
-            self._looks.clear()
-        self._looks.append((now, self._counts()))
-        self._rates = self._since(self._looks[0], self._looks[-1])
+        if now - self._looks[-1][0] >= MIN_SECONDS:
+            self._remember((now, self._counts()))
         return self._rates
+
+    def _remember(self, look: _Look) -> None:
+        while len(self._looks) > 1 and self._looks[1][0] < look[0] - WINDOW_SECONDS:
+            self._looks.popleft()
+        self._looks.append(look)
+        self._rates = self._since(self._looks[0], look)
 
     @staticmethod
     def _since(first: _Look, last: _Look) -> Mapping[Key, ModelRates]:

@@ -322,8 +322,10 @@ def schedule_lines(name: str, schedule: Schedule) -> Iterator[str]:
 
 def _search(schedule: Schedule) -> str:
     provenance = schedule.provenance
-    groups = sum(len(stage.groups) for stage in schedule.stages)
-    facts = [f"{len(schedule.unit_names)} units in {len(schedule.stages)} stages, {groups} groups"]
+    facts = [f"{len(schedule.unit_names)} units"]
+    if schedule.stages:
+        groups = sum(len(stage.groups) for stage in schedule.stages)
+        facts[0] += f" in {len(schedule.stages)} stages, {groups} groups"
     if provenance.predicted_us is not None:
         facts.append(f"predicted {duration_text(provenance.predicted_us)}")
     facts.append(f"{provenance.stages_measured} stages measured, {provenance.stages_reused} reused")
@@ -352,7 +354,7 @@ def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
     names = plan_names(name for each in candidates for name in (each.name, *each.also))
     for contender in candidates:
         serves = contender is schedule.chosen and schedule.provenance.promoted
-        remarks = [contender.remark, "serves" if serves else ""]
+        remarks = [contender.remark, "served first" if serves else ""]
         if 0 < contender.runs < longest:
             remarks.append("given up as slower")
         if contender.also:

@@ -233,7 +233,10 @@ def _why(model: ModelVersion, served: ModelReplica | None, schedules: Sequence[P
     what = IN_SEQUENCE if engine == OWN and in_sequence else engine
     if len(schedule.candidates) > 1 and seen.promoted:
         size = schedule.key.batch_size
-        return f"{schedules[0].contest.text.removeprefix(SERVES)}; batch size {size} on {device}"
+        contest = schedules[0].contest
+        is_open = not (contest.is_decided or contest.is_pinned)
+        why = "; the best estimate serves until then" if is_open else ""
+        return f"{contest.text.removeprefix(SERVES)}{why}; batch size {size} on {device}"
     best: dict[str, float] = {}
     for each in seen.candidates:
         of = RUNTIMES.get(each.name, OWN)
@@ -288,15 +291,16 @@ def _schedule_row(
         schedule,
         plans[schedule.planner],
         sum(len(stage.groups) for stage in schedule.stages),
-        _serves(schedule),
+        _serves(placed),
         facts.other_shapes(model, placed),
     )
 
 
-def _serves(schedule: Schedule) -> str:
-    provenance = schedule.provenance
-    serves = RUNTIMES.get(schedule.runtime, "schedule") if provenance.promoted else "sequential"
-    return serves if provenance.promoted else f"{serves}: {provenance.reason}"
+def _serves(placed: Placed) -> str:
+    provenance = placed.schedule.provenance
+    if not provenance.promoted:
+        return f"sequential: {provenance.reason}"
+    return RUNTIMES.get(placed.contest.rows[0].name, "own plan")
 
 
 def _plans(placed: Placed) -> Sequence[Contender]:
