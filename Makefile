@@ -54,7 +54,7 @@ test-all: $(READY)
 
 # Real programs on a running server: Prometheus, Chromium, backup and restore. A minute or so.
 test-deploy: $(READY)
-	$(BIN)/python -m pytest -m 'not image' tests/deploy tests/service/console tests/docs tests/service/test_preload.py tests/service/test_backup.py tests/service/test_drift.py
+	$(BIN)/python -m pytest -m 'not image' tests/deploy tests/service/console tests/docs tests/service/test_preload.py tests/service/test_backup.py tests/service/test_contest.py
 
 # Several servers on one PostgreSQL and one S3, each in namespaces of its own; needs no root where users may
 # have namespaces, and apt-get install postgresql. Says in one line what is missing.

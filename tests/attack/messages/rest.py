@@ -200,6 +200,18 @@ CHANGES: Mapping[str, tuple[str, str, int, Sequence[str]]] = {
         '{"device": ["cpu"]}',
         *(400, ["'device' must be"]),
     ),
+    "a pin to a list": (
+        f"models/{PREY}/schedule/pin",
+        '{"plan": ["cpu"]}',
+        400,
+        ["'plan' must be"],
+    ),
+    "a pin to a plan that is none": (
+        f"models/{PREY}/schedule/pin",
+        '{"plan": "../../etc/passwd"}',
+        *(400, ["passwd"]),
+    ),
+    "a pin of nobody": ("models/nobody/schedule/pin", '{"plan": "sequential"}', 404, ["'nobody'"]),
     "a schedule for no device": (
         f"models/{PREY}/schedule/again",
         '{"device": "../../cpu"}',
