@@ -110,6 +110,7 @@ def test_outputs_of_one_plan_are_equal_on_nodes_of_one_type(pair: Pair) -> None:
             return answer if answer.plan_id == planned.plan_id else None
 
         found = until(same)
+        assert found is not None
 
     assert found.outputs["y"].tobytes() == planned.outputs["y"].tobytes()
     assert pair.b.metric("braid_stage_measurements_total") == before

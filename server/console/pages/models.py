@@ -236,7 +236,7 @@ def _why(model: ModelVersion, served: ModelReplica | None, schedules: Sequence[P
         contest = schedules[0].contest
         is_open = not (contest.is_decided or contest.is_pinned)
         why = "; the best estimate serves until then" if is_open else ""
-        return f"{contest.text.removeprefix(SERVES)}{why}; batch size {size} on {device}"
+        return f"{contest.text.removeprefix(SERVES)}{why}; at batch size {size} on {device}"
     best: dict[str, float] = {}
     for each in seen.candidates:
         of = RUNTIMES.get(each.name, OWN)
