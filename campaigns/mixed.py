@@ -41,7 +41,7 @@ SIZES = (1, 2, 4)
 CANCELLED, GIVES_UP = 0.3, 0.1
 """Parts of the calls that their callers cancel, and that have a deadline soon."""
 
-SOON_S = 0.02
+SOON_S = 0.01
 """Seconds within which a call is cancelled or gives up: about what one takes under load."""
 
 ANSWERED_S = 120.0

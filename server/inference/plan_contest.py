@@ -210,8 +210,10 @@ class PlanContest:
             self._runs[name] += 1
             self._recent_us.setdefault(name, deque(maxlen=RECENT)).append(run_us)
             self._ended_at = monotonic()
+        before = self._contest.candidates, self.is_open
         self._contest.took(name, max(run_us, 1.0), at=monotonic())
-        self._settle()
+        if (self._contest.candidates, self.is_open) != before:
+            self._settle()
         if not self.is_open and self.schedule.others and self._contest.left_interval:
             log.info("a contest opens again", extra={"schedule_id": self.schedule.key.id})
             self.begin()

@@ -24,4 +24,4 @@ def test_no_call_of_a_mixed_plan_hangs_though_callers_leave(runs: int, tmp_path:
     assert seen["broken"] == []
     assert sum(seen["outcomes"].values()) == runs
     assert seen["outcomes"]["OK"] > runs / 10
-    assert seen["outcomes"]["CANCELLED"] > runs / 50  # fast machines answer more before that
+    assert seen["outcomes"]["CANCELLED"] > runs / 10

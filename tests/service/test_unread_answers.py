@@ -20,6 +20,8 @@ from tests.service.unread_connections import unread_connections
 MIB = 1 << 20
 COLUMNS = 1 << 16  # an answer of one row has 256 KiB
 CALLS_BYTES = 4 * MIB
+CONNECTION_BYTES = 3 * MIB
+NEIGHBOUR_BYTES = 5 * COLUMNS  # its answer, of which the server may not know yet that it was read
 REQUESTS = 40
 
 
@@ -116,6 +118,7 @@ async def test_who_does_not_read_stands_still_and_others_are_answered(small: Ser
                     assert result.outputs["y"][0, 0] == 3 * still
                     now = await metric(small, "braid_unread_answer_bytes")
                     still, unread = (still + 1 if now == unread else 0), now
+                    assert now <= CONNECTION_BYTES + NEIGHBOUR_BYTES
                     held = await metric(small, "braid_calls_memory_bytes")
                     assert held <= CALLS_BYTES
             for call in (*streams, *singles):
