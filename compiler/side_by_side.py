@@ -2,7 +2,8 @@
 
     plan that serves, on all threads ──CompareThroughput──> turns ──sign test──> SideBySideRuns
 
-What is measured is stored with the schedule also where it does not pay, so that it is shown.
+What is measured is stored with the schedule also where it does not pay, so that it is shown. Short
+networks are not measured: the front end takes longer over a request than the device.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from braid.engine.link.messages import CompareThroughput
 
 log = logging.getLogger("braid.jobs")
 
+SHORTEST_US = 300.0
+"""Latency in µs below which runs side by side cannot pay: the front end hands out a request in
+about as long."""
+
 
 async def with_side_by_side(
     schedule: Schedule,
@@ -37,6 +42,8 @@ async def with_side_by_side(
     """
     provenance = schedule.provenance
     if not provenance.promoted or provenance.tolerance is None:
+        return schedule
+    if provenance.measured_us is not None and provenance.measured_us < SHORTEST_US:
         return schedule
     tolerance = provenance.tolerance
     to_run = PlanToRun(program, schedule.plan, runtime=schedule.runtime)

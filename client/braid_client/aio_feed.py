@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 
-from braid_client.errors import BraidError
+from braid_client.errors import STREAM_CUT, BraidError, Unavailable
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -77,13 +78,12 @@ class Feed(AsyncIterator[T]):
             return self._failure
         if isinstance(failure, asyncio.CancelledError):
             return failure
-        if failure.details() != OVERWRITTEN:
-            return error(failure)
-        try:
-            status = await asyncio.wait_for(self._status, PATIENCE_S)
-        except TimeoutError:
-            return error(failure)
-        return error(status)
+        if failure.details() == OVERWRITTEN:
+            with suppress(TimeoutError):
+                failure = await asyncio.wait_for(self._status, PATIENCE_S)
+        if failure.code() is grpc.StatusCode.OK:  # while requests were still being sent
+            return Unavailable(STREAM_CUT)
+        return error(failure)
 
 
 def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:

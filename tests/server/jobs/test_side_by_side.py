@@ -70,9 +70,14 @@ async def at_once(call: Callable[[], Awaitable[T]]) -> T:
     return await call()
 
 
-async def test_own_kernels_and_all_runtimes_are_tried_side_by_side() -> None:
+@pytest.mark.parametrize(
+    ("measured_us", "tried"), [(2_000.0, ("", ONNXRUNTIME, OPENVINO)), (100.0, ())]
+)
+async def test_own_kernels_and_all_runtimes_are_tried_side_by_side_for_all_but_short_networks(
+    measured_us: float, tried: tuple[str, ...]
+) -> None:
     made, device = schedule(None), Asked()
-    promoted = replace(made.provenance, promoted=True, tolerance=1e-4)
+    promoted = replace(made.provenance, promoted=True, tolerance=1e-4, measured_us=measured_us)
     program = ProgramKey("d", ())
 
     found = await with_side_by_side(
@@ -80,5 +85,5 @@ async def test_own_kernels_and_all_runtimes_are_tried_side_by_side() -> None:
         cast("RetryWhileRestarting", at_once), runtimes=(ONNXRUNTIME, OPENVINO),
     )  # fmt: skip
 
-    assert device.ways == ("", ONNXRUNTIME, OPENVINO)
+    assert device.ways == tried
     assert found.provenance.side_by_side is None
