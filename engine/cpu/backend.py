@@ -60,7 +60,6 @@ class LaidOut:
 
     @property
     def activation_bytes(self) -> int | None:
-        """Bytes of activations in native segments; None before the first run."""
         return self.plan.arena_bytes or None
 
     def run(self, inputs: Tensors, pause: YieldToRequests | None = None) -> Tensors:
@@ -86,11 +85,7 @@ class CpuBackend:
         device_cpus: Sequence[int] | None = None,
         cpu_quota: float = 0.0,
     ) -> None:
-        """Use ``executor``; keep at most ``activation_bytes`` while stages are measured.
-
-        ``device_cpus`` are all cores of the device, where the executor has a part of them.
-        ``cpu_quota`` is as in ``WorkerOptions``.
-        """
+        """``device_cpus`` are all cores of the device, of which the executor may have a part."""
         self._executor = executor
         options = timer or TimerOptions()
         self._probe = CoreProbe(executor.lane_cores)

@@ -53,14 +53,7 @@ def compile_layout(
     kinds: Mapping[int, str],
     pause: YieldToRequests = no_pause,
 ) -> Compiled:
-    """Cut a plan on lanes into native segments and what Python runs.
-
-    Args:
-        segments: of ``lanes.lay_out``.
-        keep: slots of the graph's outputs.
-        kinds: the operator kind behind each slot that a step fills.
-        pause: called now and then: a large graph takes a tenth of a second.
-    """
+    """Compile a plan on lanes; ``keep``: slots of outputs, ``kinds``: operator kind by slot."""
     chosen = _choose(_number(segments), keep, pause)
     values = _Values(keep, kinds, the_end=1 << sum(len(lane) for s in segments for lane in s.lanes))
     items = (item for lanes in chosen for lane in lanes for item in lane)
@@ -295,10 +288,7 @@ def _joined(segments: Sequence[list[_Lane]]) -> list[list[_Lane]]:
 def _code(
     item: _Numbered, native: NativeSegment, results: _Addresses, values: _Values
 ) -> list[int]:
-    """Words that execute the actions of a step.
-
-    Notes where its memory objects get their addresses from.
-    """
+    """Words that execute a step's actions; notes where its memory objects get addresses from."""
     assert item.recipe is not None
     words: list[int] = []
     for action in item.recipe.actions:
@@ -328,7 +318,6 @@ def _as_callers_want(buffer: Buffer, slot: int, values: _Values) -> Buffer:
 
 
 def _copies_out(item: _Numbered, native: NativeSegment, results: _Addresses) -> list[int]:
-    """Words that copy outputs of the graph; see ``_is_copied_out``."""
     words: list[int] = []
     assert item.recipe is not None
     for slot, buffer in zip(item.step.unit.outputs, item.recipe.results, strict=True):

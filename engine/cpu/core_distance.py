@@ -34,11 +34,8 @@ MOST_NS = 3000.0
 """What takes longer is no distance: the host of a virtual machine has taken a core away meanwhile
 (5,000 to 14,000 ns were seen where the cores are 60 or 310 apart)."""
 
-GAP = 1.5
-"""Ratio of two round trips, none between them, that tells near from far."""
-
-ALL_PAIRS = 8
-"""Cores, at most, of which all pairs are measured."""
+GAP = 1.5  # ratio of two round trips, none between them, that tells near from far
+ALL_PAIRS = 8  # cores, at most, of which all pairs are measured
 
 TRIPS, ROUNDS = 100, 5
 """Round trips of a round, and rounds, of which the quickest counts: 0.1 to 0.3 ms a pair."""
@@ -47,11 +44,8 @@ PAIR_S, ALL_S = 0.004, 0.4
 """Seconds, at most, of a pair and of all pairs. Where other processes have the cores, nothing can
 be told in that time. What failed is measured once more."""
 
-AT_ONCE = 4
-"""Pairs between two pauses, in which requests are answered."""
-
-LOOKS = 3
-"""Looks, at most, until two agree that the state is another one."""
+AT_ONCE = 4  # pairs between two pauses, in which requests are answered
+LOOKS = 3  # looks, at most, until two agree that the state is another one
 
 
 Pair = tuple[int, int]
@@ -85,15 +79,10 @@ class CoreProbe:
         return self._state.groups
 
     def move_to(self, cores: Sequence[int]) -> None:
-        """Look at other cores from now on, to which the lanes have moved."""
         self._cores = tuple(cores)
 
     def look(self, pause: Callable[[], object] = lambda: None) -> DeviceState:
-        """State of now; where it cannot be told, that of the last look.
-
-        A state that differs from the last one counts only if two looks in a row agree. ``pause`` is
-        called now and then.
-        """
+        """The present state, else that of the last look; two looks in a row confirm a new one."""
         round_trips = self._round_trips or partial(measure_round_trips, pause=pause)
         name = self._state.name
         for _ in range(LOOKS):
@@ -111,12 +100,7 @@ class CoreProbe:
 def find_distances(
     cores: Sequence[int], islands: Sequence[Lanes], round_trips: RoundTrips
 ) -> tuple[tuple[float, ...], ...] | None:
-    """Round trips between all cores in nanoseconds, [lane, lane]; None: they cannot be told.
-
-    Of more than ``ALL_PAIRS`` cores only some pairs are measured: those of two islands are as far
-    from each other as the first ones of these, those of one island as the one of both that is
-    farther from its first.
-    """
+    """Round trips between all cores in nanoseconds, [lane, lane]; None: they cannot be told."""
     if len(cores) <= ALL_PAIRS:
         islands = [[lane] for lane in range(len(cores))]
     trips_ns: dict[Pair, float] = {}
@@ -217,10 +201,7 @@ def _measure(pairs: Sequence[Pair]) -> Sequence[float]:
 
 
 def shared_caches(cores: Sequence[int], folders: Path = CPU_FOLDERS) -> list[Lanes]:
-    """Numbers of ``cores`` that share their largest cache, by sysfs; all of them if it is silent.
-
-    Hyperthreads of one core share all caches, so they are among these.
-    """
+    """Numbers of ``cores`` that share their largest cache by sysfs; without sysfs, all of them."""
     lanes = {core: lane for lane, core in enumerate(cores)}
     islands = cores_alike(cores, LARGEST_CACHE, folders)
     return [[lanes[core] for core in island] for island in islands]

@@ -16,8 +16,7 @@ from braid.engine.runtime.instructions import (
     has_integer_instructions,
 )
 
-KERNELS_REVISION = 9
-"""Number to raise when kernels or their timing change so much that old latencies mislead."""
+KERNELS_REVISION = 9  # raise it when kernels or timing change so much that old latencies mislead
 
 
 def cpu_device_key(threads: int, cores: int, quota: float = 0.0) -> str:
@@ -39,19 +38,13 @@ def cpu_device_key(threads: int, cores: int, quota: float = 0.0) -> str:
 
 
 def offered_precisions() -> tuple[str, ...]:
-    """FP32, and BF16 and INT8 where oneDNN can use the CPU's own instructions for them.
-
-    Elsewhere oneDNN emulates BF16, which is right, and slower than FP32.
-    """
+    """FP32, and BF16 and INT8 where the CPU has instructions: emulated BF16 is slower than FP32."""
     narrow = (BF16,) if has_bf16_instructions() and find_onednn() is not None else ()
     return (FP32, *narrow, INT8) if has_integer_kernels() else (FP32, *narrow)
 
 
 def has_integer_kernels() -> bool:
-    """Whether oneDNN can use instructions that sum 8-bit products in 32 bits.
-
-    Elsewhere it avoids sums that saturate with coarser weights.
-    """
+    """Whether oneDNN can sum 8-bit products in 32 bits; elsewhere it makes weights coarser."""
     return has_integer_instructions() and find_onednn() is not None
 
 

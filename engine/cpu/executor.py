@@ -39,8 +39,7 @@ from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 SLICE_US = 1000.0
 
-STOP_LOOK_NS = 10_000_000
-"""Nanoseconds after which a run outside the interpreter looks whether it is to end."""
+STOP_LOOK_NS = 10_000_000  # interval at which a native run checks whether it was stopped
 
 StageRun = Callable[[YieldToRequests | None], tuple[int, int]]
 """Function that runs a stage; returns its begin and end, in nanoseconds of perf_counter."""
@@ -53,13 +52,7 @@ class CpuExecutor:
     """
 
     def __init__(self, threads: int, cpus: Sequence[int] = (), slice_us: float = SLICE_US) -> None:
-        """Take the calling thread as leader of ``threads`` threads.
-
-        Args:
-            threads: that work at the same time.
-            cpus: the core of each one; empty leaves them to the kernel.
-            slice_us: how long a run that pauses goes on between two pauses, about.
-        """
+        """Lead ``threads`` threads on ``cpus`` (empty: any), pausing about every ``slice_us``."""
         assert len(cpus) in (0, threads)
         self.threads = threads
         self.cpus = tuple(cpus)
@@ -75,7 +68,6 @@ class CpuExecutor:
 
     @property
     def lane_cores(self) -> tuple[int, ...]:
-        """A core for each thread; of threads without cores, of those that they may use now."""
         return self.cpus or usable_cpus()[: self.threads]
 
     def run(
@@ -86,18 +78,10 @@ class CpuExecutor:
         pause: YieldToRequests | None = None,
         outputs: Mapping[str, Tensor] | None = None,
     ) -> Mapping[str, Tensor]:
-        """Run the whole graph.
+        """Run the whole graph; other runs may take place in ``pause``, if there is one.
 
-        Args:
-            program: the bound units.
-            plan: ``lanes.lay_out`` of a verified plan.
-            inputs: one tensor for each of ``program.graph.inputs``.
-            pause: called now and then; runs without pauses may take place in it. None: run through.
-            outputs: row-major tensors of the graph's outputs, which share no memory with each
-                other or the inputs. The last unit writes there where it can; else it is copied.
-
-        Returns:
-            ``outputs``; without them new ones by name, which may share memory with the inputs.
+        ``outputs`` are row-major and share no memory with each other or the inputs. Without them
+        the outputs are new tensors, which may share memory with the inputs.
         """
         runner = find_runner()
         if plan.bound is not None and plan.bound.is_of(inputs, outputs) and pause is None:
@@ -133,12 +117,7 @@ class CpuExecutor:
         self.run_segment(lay_out_stage(program, [[unit]], self.threads), env)
 
     def stage(self, program: Program, segment: Segment, env: Environment) -> StageRun:
-        """A function that runs one segment on the slots of ``env`` each time it is called.
-
-        A run answers when it began and ended, by the monotonic clock in nanoseconds. Of a segment
-        outside the interpreter this is without the way there and back: between two stages of a
-        plan there is none.
-        """
+        """Times of native segments exclude the call from Python: a plan has none between stages."""
         runner = find_runner()
         compiled = None
         if runner is not None:
@@ -167,12 +146,7 @@ class CpuExecutor:
         moments: list[int] | None = None,
         threads: int = 0,
     ) -> ActivationMemory:
-        """Run all parts; returns the activation memory that their values lie in.
-
-        They were laid out on ``threads`` threads (0: all). To ``moments`` are added those at which
-        segments outside the interpreter and other parts began, and the end, in nanoseconds of the
-        monotonic clock.
-        """
+        """Run on ``threads`` (0: all); ``moments`` gets each part's begin, and the end, in ns."""
         arena = self._arena if pause is None else self._arena_with_pauses
         compiled.place(arena, runner.library)
         threads = threads or self.threads
@@ -217,7 +191,6 @@ class CpuExecutor:
         return Slices(self._slice_ns, pause_and_restore, pause.arrivals)
 
     def run_segment(self, segment: Segment, env: Environment) -> None:
-        """Run one segment on the slots of ``env`` and wait for all its lanes."""
         if len(segment.lanes) == 1:
             self._set_intra_op(segment.threads[0])
             _run_steps(segment.lanes[0], env, {})
@@ -295,7 +268,6 @@ def _run_steps(
 
 
 def _outside(arena: ActivationMemory, tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of one that lies in activation memory."""
     return tensor.clone() if arena.holds(tensor) else tensor
 
 

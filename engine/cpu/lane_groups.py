@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-Groups = Sequence[Sequence[int]]
-"""Threads of a device that are near one another, by group."""
+Groups = Sequence[Sequence[int]]  # threads of a device that are near one another, by group
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -38,10 +37,6 @@ def divide(load: Sequence[float], sizes: Sequence[int]) -> tuple[list[int], tupl
     """Lanes in the order in which they lie on the threads, and the threads of each, in that order.
 
     Each lane has at least one thread; the others are where the most work per thread is.
-
-    Args:
-        load: work of each lane; there are no more than threads.
-        sizes: threads of each group.
     """
     if len(load) <= len(sizes):
         order = list(range(len(load)))

@@ -39,12 +39,10 @@ class BoundRun:
     images: Sequence[tuple[Tensor, Tensor]]  # inputs, and where they lie in channels_last
 
     def is_of(self, inputs: Tensors, outputs: Tensors | None) -> bool:
-        """Whether these very inputs and outputs are bound, and no memory has moved."""
         is_same = inputs is self.inputs and outputs is self.outputs
         return is_same and self.generation == self.arena.generation
 
     def run(self, slices: Slices | None) -> Tensors:
-        """Run the plan, ``slices`` as for ``Runner.run``; returns the outputs."""
         for source, images in self.images:
             self.runner.interleave(source, images)
         self.native.runs += 1
@@ -63,20 +61,15 @@ class LanePlan:
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes of activations that native segments keep; 0 before the first run."""
         return 0 if self.compiled is None else self.compiled.memory.peak_bytes
 
 
 def bind_if_repeated(
     plan: LanePlan, env: Environment, runner: Runner, memory: tuple[Tensors, Tensors]
 ) -> None:
-    """Bind a plan whose latest two runs were on the same memory, if Python has no part in them.
+    """Bind a plan whose latest two runs were on the same ``memory``, if Python has no part in them.
 
-    Args:
-        plan: compiled; any other run of it unbinds it, since addresses lie in its memory objects.
-        env: as its latest run left it.
-        runner: of its native segments.
-        memory: inputs and outputs of that run; later ones are recognised by these two objects.
+    Any other run of the plan unbinds it, since addresses lie in its memory objects.
     """
     is_repeated = plan.latest is not None and all(map(is_, plan.latest, memory))
     plan.latest = memory

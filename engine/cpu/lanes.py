@@ -60,16 +60,9 @@ def lay_out(
     opened: OpenedParts = NO_PARTS,
     groups: Groups = (),
 ) -> tuple[Segment, ...]:
-    """Assign every launch of ``plan``, verified against the program's graph, to a lane.
+    """Assign every launch of a verified plan to a lane; ``groups``: threads of near cores or ().
 
-    Args:
-        plan: whose parts are all in ``opened``.
-        threads: of the device.
-        opened: parts in engines, ready to run.
-        groups: threads whose cores are near one another; empty: nothing is known of them.
-
-    Raises:
-        PreconditionFailed: a part on several threads would run beside another lane.
+    Raises ``PreconditionFailed`` if a part on several threads would run beside another lane.
     """
     position = {launch.unit: i for i, launch in enumerate(plan.launches)}
     last = last_readers(program, [position[unit] for unit in range(len(program.units))])
@@ -100,11 +93,7 @@ def lay_out_stage(
     delegated: Sequence[BoundUnit | None] = (),
     near: Groups = (),
 ) -> Segment:
-    """One stage as it runs inside a plan, group i on stream i; nothing is released.
-
-    What is not None in ``delegated``, for each group, runs in place of the group's units. ``near``
-    are groups of threads, as for ``lay_out``.
-    """
+    """One stage as in a plan, group i on stream i; ``delegated`` replaces the units of a group."""
     launches = [Launch(unit, stream) for stream, group in enumerate(groups) for unit in group]
     opened = {tuple(group): unit for group, unit in zip(groups, delegated, strict=False) if unit}
     merges = groups if strategy == "merge" else list(opened)

@@ -40,7 +40,6 @@ class MemoryPlan:
 
 
 def plan_memory(lifetimes: Mapping[int, Lifetime], pause: YieldToRequests = no_pause) -> MemoryPlan:
-    """Give each value an offset so that values that may not share do not overlap."""
     placed: list[tuple[int, int, Lifetime]] = []  # offset, end, lifetime; by offset
     offsets: dict[int, int] = {}
     for value in sorted(lifetimes, key=lambda v: (-lifetimes[v].size_bytes, v)):

@@ -23,7 +23,6 @@ class CpuPlace:
     def __init__(
         self, span: range, cpus: Sequence[int], backend_of: Callable[[CpuExecutor], Backend]
     ) -> None:
-        """Start ``len(span)`` threads on ``cpus``; empty leaves them to the kernel."""
         self.span = span
         self._team = PinnedTeam(f"place-{span.start}+{len(span)}", len(span), ())
         self._has_begun = False

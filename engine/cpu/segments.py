@@ -33,10 +33,7 @@ MOST_INTERLEAVED = 16
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Interval of a native run's checks, and the function that each calls.
-
-    What that raises ends the run.
-    """
+    """Interval of a native run's checks, and the function that each calls; raising ends the run."""
 
     length_ns: int
     pause: Callable[[], object]
@@ -69,13 +66,9 @@ class Runner:
     def run(
         self, native: NativeSegment, slices: Slices | None, stamps: Tensor | None = None
     ) -> None:
-        """Run compiled lanes to their end, in slices unless ``slices`` is None.
+        """Run compiled lanes; ``stamps`` receives begins of segments, and the end, in nanoseconds.
 
-        ``stamps`` receives the moments at which its segments began, and the end, in nanoseconds of
-        the monotonic clock.
-
-        Raises:
-            InvalidRequest: a unit cannot use a value.
+        Raises ``InvalidRequest`` if a unit cannot use a value.
         """
         words = native.code.data_ptr(), native.flags.data_ptr(), native.runs
         slice_ns = 0 if slices is None else slices.length_ns
@@ -96,11 +89,7 @@ class Runner:
             raise RuntimeError(f"oneDNN answered {status} inside a native segment")
 
     def as_images(self, tensor: Tensor) -> Tensor:
-        """``tensor`` in channels_last, on the calling thread's team.
-
-        Inputs of a model come in another order: torch takes 60 us for an image of 224 x 224, a
-        thirtieth of SqueezeNet.
-        """
+        """In channels_last, by the thread's team: torch takes 60 us for an image of 224 x 224."""
         if not self.interleaves(tensor):
             return tensor.contiguous(memory_format=torch.channels_last)
         _, c, h, w = tensor.shape
@@ -113,7 +102,6 @@ class Runner:
         return few and tensor.dtype == torch.float32 and tensor.is_contiguous()
 
     def interleave(self, tensor: Tensor, images: Tensor) -> None:
-        """Copy ``tensor`` to ``images``, which lie in channels_last."""
         n, c, h, w = tensor.shape
         threads = torch.get_num_threads()
         self._interleave(tensor.data_ptr(), images.data_ptr(), n, c, h * w, threads)
@@ -121,7 +109,6 @@ class Runner:
 
 @cache
 def find_runner() -> Runner | None:
-    """The runner; None where the part in C was not built or oneDNN is not installed."""
     library = find_onednn()
     native = None if library is None else find_native()
     return None if library is None or native is None else Runner(native, library)
@@ -196,11 +183,7 @@ def run_native(
     slices: Slices | None = None,
     moments: list[int] | None = None,
 ) -> None:
-    """Run a native segment on the slots of ``env``, ``slices`` as for ``Runner.run``.
-
-    To ``moments`` are added those at which its segments began, and the end, in nanoseconds of the
-    monotonic clock.
-    """
+    """``moments`` gets the begins of its segments, and the end, in monotonic nanoseconds."""
     set_handle = runner.library.set_handle
     held = []
     for binding in native.operands:

@@ -44,11 +44,8 @@ from braid.engine.timing.samples import (
     uninterrupted,
 )
 
-LONG_US = 10_000.0
-"""A stage that takes longer is warm after one run."""
-
-SCALING = 0.9
-"""Least part of all threads' time on a long unit that the unit takes on one thread."""
+LONG_US = 10_000.0  # a stage that takes longer is warm after one run
+SCALING = 0.9  # least part of all threads' time on a long unit that the unit takes on one thread
 
 
 class CpuStageTimer:
@@ -61,10 +58,7 @@ class CpuStageTimer:
         options: TimerOptions,
         near: Callable[[], Groups] = tuple,
     ) -> None:
-        """Use ``executor``; keep at most ``activation_bytes`` of a program's values.
-
-        ``near`` are groups of threads that are near one another now.
-        """
+        """Keep at most ``activation_bytes`` of values; ``near`` gives groups of near threads."""
         self._near = near
         self._executor = executor
         self._activation_bytes = activation_bytes
@@ -77,11 +71,7 @@ class CpuStageTimer:
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, StageLatency]:
-        """Latency of one stage, on the values that its producers really give.
-
-        A unit that takes long on all threads is not measured on one, where it could not pause: its
-        latency is scaled from the one on all threads.
-        """
+        """Latency on real values; that of a long unit on one thread is scaled from all threads."""
         activations = yield from self._values(program, inputs, pause)
         alone = stage.groups[0][0] if sum(map(len, stage.groups)) == 1 else None
         if stage.threads == 1 and alone in self._long_us:

@@ -56,10 +56,8 @@ FLOP_PER_BYTE = 14.0
 """Operations per byte moved of an H200 in FP32, by its datasheet: 67 TFLOP/s, 4.8 TB/s."""
 
 
-WINOGRAD = 4.0
-"""Factor by which Winograd's method multiplies less than a convolution's definition."""
-TENSOR_CORES = 16.0
-"""Speed-up of tensor cores in FP16, by datasheets; less in TF32."""
+WINOGRAD = 4.0  # factor by which Winograd's method multiplies less than a convolution's definition
+TENSOR_CORES = 16.0  # speed-up of tensor cores in FP16, by datasheets; less in TF32
 
 MIN_US = 1e-3
 
@@ -77,10 +75,7 @@ class CudaBackend:
         timer: StageTimer,
         host_threads: int,
     ) -> None:
-        """Take the device of ``driver``.
-
-        ``kernels`` are made for a precision; ``host_threads`` are for what runs on the CPU.
-        """
+        """``kernels`` are made for a precision; ``host_threads`` run units on the CPU."""
         self._driver = driver
         self._identity = identity
         self._kernels = functools.cache(kernels)
@@ -188,7 +183,6 @@ class CudaBackend:
         return (ONNXRUNTIME,)
 
     def engine(self, runtime: str) -> Engine:
-        """ONNX Runtime on the GPU, in full FP32."""
         return OnnxRuntime(CUDA_PROVIDER)
 
     def engine_place(self, callers: int = 1, threads: int = 0) -> EnginePlace:
@@ -215,10 +209,10 @@ class CudaBackend:
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, StageLatency]:
-        """Latency of a stage inside graphs; with one thread, a lower bound.
+        """With one thread, a lower bound: a GPU cannot be given in part to a measurement.
 
-        A GPU cannot be given in part to a measurement. What planners ask that for is how long a
-        unit occupies the whole device at least: the time of its arithmetic at the peak rate.
+        Planners then ask how long a unit occupies the whole device at least: the time of its
+        arithmetic at the peak rate.
         """
         if stage.threads == 1:
             return StageLatency(max(MIN_US, self._peak_us(program, stage) * self.threads), 0.0, 1)

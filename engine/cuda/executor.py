@@ -29,8 +29,7 @@ from braid.engine.cuda.graphs.staging import Staging, Tensors, make_staging
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
-UPLOADS = MAX_STREAMS
-"""Index of the stream for inputs that travel beside a replay, the first that no plan has."""
+UPLOADS = MAX_STREAMS  # stream for inputs that travel beside a replay; the first that no plan uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +52,7 @@ class CudaExecutor:
         self._page_locked: list[range] = []  # addresses
 
     def lock_pages(self, memory: Tensor) -> None:
-        """Let inputs that lie in ``memory`` be copied from there; it is kept for good.
-
-        Raises:
-            RuntimeError: the system refuses. Inputs are staged, as all others are.
-        """
+        """Let inputs in ``memory`` be copied from there; ``RuntimeError`` if the system refuses."""
         self.driver.lock_pages(memory)
         first = memory.data_ptr()
         self._page_locked.append(range(first, first + memory.nbytes))
@@ -70,10 +65,7 @@ class CudaExecutor:
     ) -> PreparedPlan:
         """Capture a plan; where that fails, ready it for eager streams and keep the reason.
 
-        Args:
-            program: bound to kernels of this device, constants on the device.
-            plan: of the program's graph.
-            pause: called while kernels are warmed up; runs of other plans may begin and end in it.
+        ``pause`` is called during the warm-up; runs of other plans may begin and end in it.
 
         Raises:
             InvalidArtefact: the plan does not fit the graph.
@@ -111,14 +103,9 @@ class CudaExecutor:
             self._pool = None
 
     def run(self, prepared: PreparedPlan, inputs: Tensors) -> dict[str, Tensor]:
-        """Run the whole graph once.
+        """Run the graph once on CPU tensors.
 
-        Args:
-            prepared: by this executor, and not released.
-            inputs: CPU tensors, one for each of the graph's inputs.
-
-        Returns:
-            CPU tensors by name, in page-locked memory that the next run but one overwrites.
+        The outputs lie in page-locked memory that the next run but one overwrites.
 
         Raises:
             DeviceOutOfMemory: an eager run found no room.
@@ -129,7 +116,7 @@ class CudaExecutor:
     def start(self, prepared: PreparedPlan, inputs: Tensors) -> StagedRun:
         """Begin a run; at most two of a plan may be under way. Finish them in order.
 
-        What lies in memory given to ``lock_pages`` does not change until then.
+        Inputs in memory given to ``lock_pages`` do not change until then.
         """
         staging = self._next_staging(prepared)
         with classified(f"running {prepared.program.graph.name!r}"):
@@ -149,7 +136,6 @@ class CudaExecutor:
             return True
 
     def finish(self, prepared: PreparedPlan, run: StagedRun) -> dict[str, Tensor]:
-        """Wait for a run and give its outputs; see ``run``."""
         run.staging.busy = False
         self._underway -= 1
         with classified(f"running {prepared.program.graph.name!r}"):
@@ -200,7 +186,7 @@ class CudaExecutor:
         """Device time of one run on the inputs of the run before, copies left out.
 
         A first replay keeps the device busy while the host launches the second, which is timed:
-        otherwise the launch, longer the more kernels, would count as device time.
+        otherwise the launch would count as device time.
         """
         driver, origin = self.driver, self._origin
         start, end = driver.event(timed=True), driver.event(timed=True)

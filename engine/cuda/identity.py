@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch
 
-KERNELS_REVISION = 2
-"""Number to raise when our CUDA kernels change so much that old measurements mislead."""
+KERNELS_REVISION = 2  # raise it when our kernels change so much that old measurements mislead
 
 DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 FASTEST_CLOCK_MHZ = 2600.0
@@ -62,7 +61,6 @@ class GpuIdentity:
 
     @property
     def fp32_flop_per_us(self) -> float:
-        """Upper bound of the FP32 operations per microsecond without tensor cores."""
         return self.multiprocessors * FP32_LANES * 2 * self.clock_mhz
 
 

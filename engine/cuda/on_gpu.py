@@ -41,20 +41,14 @@ class OnGpu:
         return self.plan.cost.peak_bytes or None
 
     def run(self, inputs: Tensors, _: YieldToRequests | None = None) -> Tensors:
-        """Run the whole graph, without a pause; the next run but one overwrites the outputs."""
         return self.begin(inputs).finish()
 
     def begin(self, inputs: Tensors, outputs: Tensors | None = None) -> GpuRun:
-        """Put a run on the GPU; its outputs arrive in page-locked memory, never in ``outputs``.
-
-        Raises:
-            InvalidRequest: an input holds a value that an operator cannot use.
-        """
+        """Put a run on the GPU; outputs arrive in page-locked memory, never in ``outputs``."""
         check_inputs(self.ranges, inputs)
         return GpuRun(self.executor, self.plan, self.executor.start(self.plan, inputs))
 
     def device_us(self, _: Tensors) -> float:
-        """Time on the device of one run on the inputs of the run before, copies left out."""
         return self.executor.device_us(self.plan)
 
     def release(self) -> None:

@@ -14,16 +14,7 @@ from braid.engine.timing.samples import TimerOptions
 
 
 def open_backend(activation_bytes: int, timer: TimerOptions, host_threads: int) -> CudaBackend:
-    """Take the GPU; the calling thread is its thread from now on.
-
-    Args:
-        activation_bytes: kept on the device while stages are measured.
-        timer: how carefully they are measured.
-        host_threads: for what runs on the CPU.
-
-    Raises:
-        StartupError: one line that says why there is no GPU.
-    """
+    """Take the GPU for the calling thread; ``StartupError`` says in a line why there is none."""
     require_gpu()
     driver = TorchDriver()
     return CudaBackend(
@@ -38,8 +29,7 @@ def open_backend(activation_bytes: int, timer: TimerOptions, host_threads: int) 
 def require_gpu() -> None:
     """Start CUDA on the only GPU that this process sees.
 
-    Raises:
-        StartupError: there is no GPU, no driver or one that is too old, or a torch without CUDA.
+    Raises ``StartupError`` without a GPU, with no or too old a driver, or a torch without CUDA.
     """
     if torch.version.cuda is None:
         raise StartupError(

@@ -35,17 +35,10 @@ from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import TimerOptions, reduce_samples, steady
 
-DRIFT = 0.02
-"""Largest difference of a sample's pace from the usual pace, as a fraction."""
-
-MIN_US = 1e-3
-"""Shortest latency that is reported: planners divide by it."""
-
-_REMEMBERED = 50
-"""Latest samples of the pace, of some ten stages, whose median is the usual pace."""
-
-_NEAR = 0.03
-"""Largest difference of a near-tie, as a fraction; such a stage is measured once more."""
+DRIFT = 0.02  # largest difference of a sample's pace from the usual pace, as a fraction
+MIN_US = 1e-3  # shortest latency that is reported: planners divide by it
+_REMEMBERED = 50  # latest samples of the pace, of some ten stages, whose median is the usual pace
+_NEAR = 0.03  # largest difference of a near-tie, as a fraction; such a stage is measured once more
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +89,7 @@ class CudaStageTimer:
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, StageLatency]:
-        """Latency of one stage; ``stage.threads`` is ignored.
-
-        Raises:
-            DeviceOutOfMemory: no room for the activations or the copies.
-            DeviceLost: the process can use the device no more.
-        """
+        """Latency of one stage; ``stage.threads`` is ignored. May raise errors of the device."""
         with classified("preparing a measurement"):
             activations = self._values(program, inputs, pause)
         yield

@@ -92,7 +92,6 @@ class CpuKernels:
         return dict(constants)
 
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
-        """Cut by native copies if ``kernel`` is a recipe, else by torch."""
         library = find_onednn()
         if kernel.recipe is None or library is None:
             return cut_output(kernel, merged, threads)
@@ -162,7 +161,6 @@ def _through_torch(
 
 
 def _torch_activation(unit: Operator) -> tuple[str, list[float]] | None:
-    """Torch's name and scalars for the unit's epilogue; None if it cannot be fused."""
     steps = post_ops(unit)
     if not steps:
         return None if steps is None else ("none", [])
@@ -176,8 +174,6 @@ def _torch_activation(unit: Operator) -> tuple[str, list[float]] | None:
 
 
 def cut_by_copies(library: OneDnn, kernel: Kernel, merged: MergedUnit) -> Kernel:
-    """``kernel``, which has a recipe for the merged unit, followed by copies of the parts."""
-
     def make(threads: int) -> Recipe:
         recipe = kernel.recipe_on(threads)
         assert recipe is not None

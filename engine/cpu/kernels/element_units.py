@@ -31,8 +31,7 @@ from braid.engine.ops.value_ranges import ValueRange, along_axis, index_tuples
 from braid.engine.program.kernel import Kernel
 
 _MOST_AXES, _MOST_OPERANDS = 6, 3
-_INDICES = 2
-"""Argument of a gather beside SRC."""
+_INDICES = 2  # argument of a gather beside SRC
 
 _TYPES = {
     torch.bool: 0,
@@ -42,8 +41,7 @@ _TYPES = {
     torch.int64: 4,
     torch.float32: 5,
 }
-_OTHER = 6
-"""Of elements that are only moved."""
+_OTHER = 6  # of elements that are only moved
 
 _WIDTHS = (1, 2, 4, 8)
 _MOST_KEPT = 64
@@ -74,8 +72,7 @@ OPERATIONS: Mapping[str, tuple[int, frozenset[torch.dtype], bool]] = {
 
 PICKS = ("braid.gather", "braid.gather_elements", "braid.gather_nd", "aten.embedding")
 
-OF_INTEGERS = frozenset({"truncate"})
-"""Attributes that mean nothing for other numbers."""
+OF_INTEGERS = frozenset({"truncate"})  # attributes that mean nothing for other numbers
 
 REDUCTIONS = {"aten.sum": 0, "aten.mean": 1, "braid.l2_norm": 2, "aten.amax": 3, "aten.amin": 4}
 """Kind -> its code in vectors.c."""
@@ -129,10 +126,7 @@ Layout = tuple[torch.dtype, int, Sequence[int]]
 
 
 def bind_elements(unit: Operator, binding: UnitBinding) -> Kernel | None:
-    """Kernel on the part in C, without the unit's epilogue.
-
-    None where it does not fit, or nothing was built.
-    """
+    """Kernel in C, without the unit's epilogue; None where it does not fit or nothing was built."""
     native, binder = find_native(), _BINDERS.get(unit.kind)
     if native is None or binder is None or unit.host:
         return None
@@ -148,7 +142,6 @@ def type_of(value: str, binding: UnitBinding) -> torch.dtype:
 
 
 def _elementwise(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
-    """Each element from those at its place; operands are repeated along axes."""
     types = [type_of(name, binding) for name in unit.inputs]
     (result,) = unit.outputs
     target, positions = type_of(result, binding), list(range(len(types)))
@@ -195,13 +188,9 @@ def _elementwise(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> K
 def copy_of(
     view: Tensor, target: Sequence[int], library: OneDnn, step: int = 1
 ) -> Callable[[int], NativeCall] | None:
-    """A function that makes, for so many threads, a copy of a view to other memory.
+    """Makes a copy of a view for a number of threads; its argument ``MANY`` is the view's memory.
 
-    Args:
-        view: type, shape, strides and offset of what is copied; without data.
-        target: strides of the copy, if it were dense.
-        library: of the memory objects; the argument ``MANY`` is where the view's memory begins.
-        step: distance of the copy's elements.
+    ``target``: strides of the copy, if it were dense; ``step``: distance of its elements.
     """
     native, dtype = find_native(), view.dtype
     if native is None or dtype.itemsize not in _WIDTHS:
@@ -217,10 +206,7 @@ def _maker(
     how: tuple[int, torch.dtype, tuple[int, ...], Sequence[int]],
     step: int = 1,
 ) -> Callable[[int], NativeCall] | None:
-    """A function that makes the call for so many threads; None: there are too many axes.
-
-    ``layouts``: of the operands; ``how``: operation, type, shape and strides of its result.
-    """
+    """``how``: operation, type, shape and strides of the result; None for too many axes."""
     code, result, shape, order = how
     axes = _axes(shape, order, layouts)
     if len(axes) > _MOST_AXES:
@@ -248,10 +234,7 @@ def _maker(
 def _axes(
     shape: Sequence[int], order: Sequence[int], layouts: Sequence[Layout]
 ) -> list[tuple[int, list[int]]]:
-    """Extents and the operands' strides in the order of the result's memory.
-
-    Axes are joined where elements lie alike.
-    """
+    """Extents and operands' strides in the result's memory order; joins axes that lie alike."""
     present = [axis for axis, extent in enumerate(shape) if extent > 1]
     joined: list[tuple[int, list[int]]] = []
     for axis in sorted(present, key=lambda axis: -order[axis]):
@@ -449,7 +432,6 @@ def _reduction(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Ker
 
 
 def _on_one(call: NativeCall, binding: UnitBinding, unit: Operator) -> Recipe:
-    """A recipe of one call on the unit's first operand."""
     action = Action(call, {}, {SRC: Place("operand", 0), DST: Place("result", 0)})
     images = _is_images(unit.inputs[0], binding)
     return Recipe((action,), ((0, images),), (_buffer(unit.outputs[0], binding),))

@@ -57,8 +57,7 @@ _ALGORITHMS = {
 }
 COMBINING = frozenset(_ALGORITHMS)
 
-_Laid = tuple[tuple[int, ...], tuple[int, ...]]
-"""Extents and strides, in numbers."""
+_Laid = tuple[tuple[int, ...], tuple[int, ...]]  # extents and strides, in numbers
 
 _KINDS = COMBINING | {
     *(WEIGHTED_SUM, QUANTISE, DEQUANTISE, "aten.cat", "braid.slice", "braid.split", "braid.pad"),
@@ -139,11 +138,7 @@ def _with_number(value: str, binding: UnitBinding, algorithm: int) -> PostOp | N
 
 
 def weighted(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of a weighted sum: one pass, in which each step carries a quotient of two weights.
-
-    ``w0 a + w1 b + w2 c`` is ``((w0/w1 a + b) w1/w2 + c) w2``: oneDNN adds nothing scaled but the
-    first operands.
-    """
+    """``((w0/w1 a + b) w1/w2 + c) w2`` in one pass: oneDNN scales a sum's first operand only."""
     shape = binding.shape(unit.outputs[0])
     if not all(binding.is_plain(term) and binding.shape(term) == shape for term in unit.inputs):
         return None
@@ -195,7 +190,6 @@ def _in_turn(
 def passes(
     library: OneDnn, functions: Sequence[PostOp], buffer: Buffer, threads: int
 ) -> list[Action]:
-    """Functions of a unit's result, where it lies."""
     count, result = math.prod(buffer.shape), Place("result", 0)
     with library.threads(threads):
         made = [floats.elementwise(library, count, function) for function in functions]
@@ -237,19 +231,16 @@ def image_values(graph: OpGraph) -> frozenset[str]:
 
 
 def _is_of_rows(unit: Operator) -> bool:
-    """Whether a unit wants and makes numbers in the order of their shape, or does with any."""
     if unit.kind in REDUCTIONS:
         return {*wholes(unit.attributes.get("dims") or [])} not in ({2, 3}, {-2, -1})
     return unit.kind in _OF_ROWS
 
 
 def _is_elementwise(unit: Operator) -> bool:
-    """Whether a unit reads and writes numbers in any order."""
     is_pointwise = unit.kind in OPS and OPS[unit.kind].pointwise
     on_integers = unit.attributes.get("unit") in ("aten.add", IDENTITY)
     return is_pointwise or unit.kind in _KINDS or on_integers
 
 
 def _moving(unit: Operator, graph: OpGraph) -> set[str]:
-    """Values that a unit reads or makes, without constants."""
     return {*unit.inputs, *unit.outputs} - graph.constants.keys() - {""}

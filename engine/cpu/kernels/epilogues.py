@@ -76,13 +76,11 @@ Not its logarithm and softplus, which err by 4e-6 and 8e-6 near 0."""
 
 
 def post_op(kind: str, attributes: Arguments) -> PostOp | None:
-    """OneDNN's function for a pointwise kind; None if there is none."""
     read = _POST_OPS.get(kind)
     return None if read is None else read(attributes)
 
 
 def post_ops(unit: Operator) -> list[PostOp] | None:
-    """The unit's epilogue as oneDNN's post-operations; None if some step is not among them."""
     return steps_of(unit.attributes.get(EPILOGUE))
 
 

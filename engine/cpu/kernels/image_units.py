@@ -21,10 +21,7 @@ from braid.engine.program.kernel import Kernel
 
 
 def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Batch norm with stored statistics, as a 1x1 convolution of each channel by itself.
-
-    In FP32 only: a convolution on narrower data would round the statistics, too.
-    """
+    """A 1x1 convolution by channel, in FP32 only: narrower data would round the statistics, too."""
     data, *names = unit.inputs
     if len(names) != 4 or binding.library.dtype != torch.float32:
         return None
@@ -50,7 +47,6 @@ def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Ker
 
 
 def resized(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Images in another size, by the nearest pixel or linearly."""
     data, (result,) = unit.inputs[0], unit.outputs
     if not binding.is_plain(data, 4) or len(unit.inputs) > 1 or unit.host:
         return None

@@ -44,11 +44,8 @@ VARIANT = "native"
 _KEYS, _VALUES = 2, 3
 """Arguments of attention beside SRC, its queries; masks follow MANY. Angles of rotations."""
 
-_LEAST_ROWS = 12
-"""Queries in registers with the widest vectors, as in vectors.c."""
-
-_UNEVEN = 1.1
-"""How much more than its share the busiest thread may have before heads are divided."""
+_LEAST_ROWS = 12  # queries in registers with the widest vectors, as in vectors.c
+_UNEVEN = 1.1  # most work of the busiest thread, of its share, before heads are divided
 
 _ACTIVATIONS: Mapping[tuple[PostOp, ...], int] = {
     (): 0,
@@ -127,7 +124,6 @@ class NativeCall(Computation):
 
 
 def bind_natively(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of one of ``NATIVE_KINDS``; None where it does not fit or nothing was built."""
     native, activation = find_native(), _ACTIVATIONS.get(tuple(steps))
     if native is None or activation is None or binding.library.dtype != torch.float32:
         return None
@@ -172,7 +168,6 @@ def parts_of(heads: int, blocks: int, threads: int) -> int:
 def _rows(
     unit: Operator, binding: UnitBinding, native: ctypes.CDLL, activation: int
 ) -> Kernel | None:
-    """Softmax, layer norm or RMS norm over the last axes."""
     (result,) = unit.outputs
     data, *names = (*unit.inputs, "", "")[:3]
     shape, attributes = binding.shape(result), unit.attributes
@@ -210,7 +205,6 @@ def _rows(
 def _groups(
     unit: Operator, binding: UnitBinding, native: ctypes.CDLL, activation: int
 ) -> Kernel | None:
-    """Normalisation of groups of channels of images."""
     data, *names = unit.inputs
     weights = [binding.constant(name) for name in names]
     shape, eps = binding.shape(data), unit.attributes.get("eps")
@@ -262,7 +256,6 @@ def _channels(
 def _rotate(
     unit: Operator, binding: UnitBinding, native: ctypes.CDLL, activation: int
 ) -> Kernel | None:
-    """Heads whose halves are turned by positions."""
     if activation or not binding.lies_dense(unit.outputs[0]):
         return None
     if not all(map(binding.is_plain, unit.inputs)):

@@ -60,7 +60,6 @@ _GLOBAL_POOL = "braid.global_avg_pool"
 
 
 def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
-    """Kernel on oneDNN primitives or the part in C; None where neither has anything fast."""
     steps = post_ops(unit)
     if steps is None or not unit.inputs:
         return None
@@ -80,8 +79,6 @@ def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
 
 
 def _either(first: Kernel, second: Kernel) -> Kernel:
-    """The first kernel where oneDNN has it, else the second."""
-
     def make(threads: int) -> Recipe:
         try:
             recipe = first.recipe_on(threads)
@@ -225,7 +222,6 @@ def _pooling(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
 
 
 def _pooling_pads(unit: Operator, source: Sequence[int]) -> list[tuple[int, int]]:
-    """Padding before and after each image axis of a pooling unit."""
     attributes, pads = unit.attributes, unit.attributes["pads"]
     if isinstance(pads, str):
         kernel, stride, dilation = (
@@ -310,7 +306,6 @@ def _alternating(unit: Operator, binding: UnitBinding) -> Kernel | None:
 
 
 def _crops(unit: Operator) -> bool:
-    """Whether a padding adds nothing."""
     pads = unit.attributes.get("pads")
     return unit.kind == "braid.pad" and isinstance(pads, list) and max(wholes(pads), default=0) <= 0
 

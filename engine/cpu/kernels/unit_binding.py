@@ -45,12 +45,10 @@ class UnitBinding:
         return len(self.graph.spec(value).shape) != 4 or value not in self.images
 
     def strides(self, value: str) -> tuple[int, ...]:
-        """Distances between elements along each axis, in elements."""
         layout = torch.contiguous_format if self.lies_dense(value) else torch.channels_last
         return torch.empty(self.shape(value), memory_format=layout, device="meta").stride()
 
     def constant(self, value: str) -> Tensor | None:
-        """Tensor of a value that is a constant in fp32 or bf16; None for any other value."""
         tensor = self.constants.get(value)
         return tensor if tensor is not None and tensor.dtype in DTYPES else None
 
@@ -84,15 +82,7 @@ def single(
     result: Buffer,
     offset_bytes: int = 0,
 ) -> Recipe:
-    """A recipe of one primitive.
-
-    Args:
-        primitive: what runs.
-        fixed: argument -> weights.
-        arguments: argument -> position of the unit's input that it takes.
-        result: what it makes.
-        offset_bytes: behind the start of the inputs, where it begins to read.
-    """
+    """``arguments``: argument -> position of the unit's input; reads from ``offset_bytes`` on."""
     places = {
         argument: Place("operand", number, offset_bytes)
         for number, argument in enumerate(arguments)

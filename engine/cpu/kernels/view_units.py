@@ -24,12 +24,10 @@ VIEW_KINDS = RESHAPES | {
     *("aten.permute", "aten.select", "braid.slice", "braid.split", "braid.expand"),
 }
 
-_COPIED_BYTES = 1 << 20
-"""Most bytes of an input that are copied rather than reshaped in Python."""
+_COPIED_BYTES = 1 << 20  # most bytes of an input that are copied rather than reshaped in Python
 
 
 def viewed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of a view of its only operand, whose elements are of any type."""
     dtype = type_of(unit.outputs[0], binding)
     if steps or len(unit.inputs) != 1 or unit.host:
         return None
@@ -69,8 +67,7 @@ def viewed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
     return Kernel(VARIANT, recipe=make)
 
 
-_Copy = Callable[[int, int], Action]
-"""Makes a copy to the result of this number, for so many threads."""
+_Copy = Callable[[int, int], Action]  # a copy to the result of this number, for so many threads
 
 
 def _copy(

@@ -33,8 +33,7 @@ VARIANT = "winograd"
 TILE, PATCH, PANEL = 4, 6, 32
 """As in vectors.c: pixels of a tile's side and of what it reads; outputs of a panel of weights."""
 
-BLOCK, FEW = 24, 12
-"""Most tiles of a block, and how many are few."""
+BLOCK, FEW = 24, 12  # most tiles of a block, and how many are few
 
 _KINDS = frozenset({"aten.convolution", "braid.convolution_add"})
 
@@ -75,17 +74,7 @@ class Winograd(NativeCall):
         threads: int,
         relu: bool,
     ) -> None:
-        """Fill in what winograd.h reads.
-
-        Args:
-            library: on FP32.
-            native: the part in C.
-            source: shape of the images [n, c, h, w] ...
-            output: ... and of the results.
-            padding: before each image axis.
-            threads: that take tiles.
-            relu: negative results become 0.
-        """
+        """Fill in what winograd.h reads; ``source`` and ``output`` are [n, c, h, w]."""
         n, c, h, w = source
         _, out, out_height, out_width = output
         tiles = n * math.ceil(out_height / TILE) * math.ceil(out_width / TILE)

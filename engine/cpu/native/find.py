@@ -62,13 +62,7 @@ def find_native() -> ctypes.CDLL | None:
 
 
 def _check_sources(native: ctypes.CDLL, folder: Path) -> None:
-    """Check that the sources in a folder, if there are any, are those of ``native``.
-
-    Structures that lie otherwise than it was built for would be read as something else.
-
-    Raises:
-        OSError: they are not.
-    """
+    """Raise ``OSError`` where sources in ``folder`` are newer: structures may lie otherwise."""
     native.braid_sources.restype = ctypes.c_char_p
     names = sorted(path.name for path in (*folder.glob("*.c"), *folder.glob("*.h")))
     content = b"".join((folder / name).read_bytes() for name in names)

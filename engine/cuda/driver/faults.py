@@ -66,16 +66,7 @@ class CaptureFailed(BraidError):
 
 @contextmanager
 def classified(doing: str) -> Iterator[None]:
-    """Let errors of the device leave as Braid's errors; others pass unchanged.
-
-    Args:
-        doing: what was tried, for the message.
-
-    Raises:
-        DeviceOutOfMemory: nothing else is harmed; with less work or less memory in use it works.
-        DeviceLost: the process can use the device no more.
-        CaptureFailed: only while capturing.
-    """
+    """Turn errors of the device into Braid's, with ``doing`` in the message; others pass."""
     try:
         yield
     except BraidError:
@@ -91,11 +82,7 @@ def classified(doing: str) -> Iterator[None]:
 
 
 def without_frames(error: Exception) -> Exception:
-    """``error`` without the frames of its traceback, whose text becomes a note.
-
-    Frames hold tensors, and those below a context manager lead back to the error (from Python 3.12
-    on): a cycle, which keeps device memory until the garbage collector comes.
-    """
+    """Frames hold tensors in a cycle (from Python 3.12 on); their text becomes a note instead."""
     part: BaseException | None = error
     while part is not None:
         if part.__traceback__ is not None:

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from braid.engine.onednn.library import Run
 
-ORIGIN = 0
-"""Index of the stream on which captures begin and end and graphs replay."""
+ORIGIN = 0  # stream on which captures begin and end and graphs replay
 
 
 @dataclass(frozen=True, slots=True, eq=False)

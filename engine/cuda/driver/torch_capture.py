@@ -74,7 +74,6 @@ class Captures:
         self._refused: list[torch.cuda.CUDAGraph] = []
 
     def pool(self, origin: torch.cuda.Stream) -> Pool:
-        """A new pool, anchored by a capture from ``origin``."""
         pool = Pool([])
         self._settle(pool, origin)
         return pool
@@ -150,10 +149,7 @@ class Captures:
                 self._settle(failed.pool, failed.origin)
 
     def _drop(self, joined: Sequence[torch.cuda.Stream]) -> bool:
-        """End the capture under way, and free its graph; whether CUDA had refused it.
-
-        The streams are joined first: with loose ends CUDA refuses to end a capture.
-        """
+        """End the capture and free its graph; loose streams are joined first, else CUDA refuses."""
         failed = self._underway
         assert failed is not None, "no capture is under way"
         for stream in joined:

@@ -29,7 +29,6 @@ class StreamCall:
 
 
 def plan_calls(program: Program, plan: StreamPlan) -> tuple[StreamCall, ...]:
-    """The calls of a plan that is verified against the program's graph."""
     merged = {unit: len(units) for units in plan.merges for unit in units}
     calls: list[StreamCall] = []
     made_by: dict[int, int] = {}  # unit -> call
@@ -72,12 +71,7 @@ def _kernels(segment: Sequence[Launch], merged: dict[int, int]) -> Iterator[Sequ
 
 
 def _renumber_streams(calls: Sequence[StreamCall], first: int) -> list[StreamCall]:
-    """Streams in order of their part of the critical path, then of their work; 0 is the origin.
-
-    Args:
-        calls: between two barriers.
-        first: index of the first one; ``after`` counts from the start of the plan.
-    """
+    """Streams in order of their part of the critical path, then of their work; 0 is the origin."""
     critical = _critical_path(calls, first)
     rank: dict[int, tuple[float, float]] = {}
     for i, call in enumerate(calls):

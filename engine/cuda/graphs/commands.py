@@ -55,8 +55,7 @@ class ReleaseStep:
 Step = LaunchStep | RecordStep | WaitStep | ReleaseStep
 
 
-CommandList = tuple[Step, ...]
-"""Steps in the order in which the host issues them."""
+CommandList = tuple[Step, ...]  # steps in the order in which the host issues them
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +95,7 @@ def _cover(needed: int, done: int, finished: Sequence[int]) -> tuple[tuple[int, 
 def lower(
     calls: Sequence[StreamCall], order: Order, releases: Mapping[int, Sequence[int]]
 ) -> CommandList:
-    """The command list of some calls.
-
-    Args:
-        calls: in launch order.
-        order: of these calls.
-        releases: call -> slots to drop just before it is launched.
-    """
+    """Lower calls in launch order; ``releases``: call -> slots to drop just before its launch."""
     root = len(calls)
     waited = {other for waits in (*order.waits, order.joins) for other in waits}
     streams = {call.stream for call in calls} | {ORIGIN}

@@ -26,7 +26,6 @@ class OneByOne:
     driver: Driver
 
     def run_unit(self, program: Program, unit: int, env: Environment) -> None:
-        """Put one unit on the origin stream, from and to the slots of ``env``."""
         launch_unit(program.units[unit], env, self.driver, self.driver.stream(ORIGIN))
 
 
@@ -82,7 +81,6 @@ def ready_stage(driver: Driver, activations: Activations, asked: AskedStage) -> 
 
 
 def make_copies(stage: ReadyStage, count: int, pool: Pool, *, capture: bool = True) -> Copies:
-    """Capture ``count`` copies of a stage; without ``capture`` they run eagerly."""
     if not capture:
         return Copies(stage, count, None)
     try:

@@ -62,13 +62,8 @@ def warm_up(
 ) -> SlotAliases:
     """Put every call on its stream once, in turns, and learn which slots share memory.
 
-    Args:
-        calls: in launch order, each slot filled at most once.
-        env: what the calls read from outside; holds the slots in ``keep`` when done.
-        driver: of the device.
-        streams: of the calls, by index.
-        keep: slots that are not dropped after their last reader.
-        pause: called after each: cuDNN may try many algorithms, Inductor compile.
+    ``env`` holds the slots in ``keep`` when done. ``pause`` follows each call: cuDNN may try
+    many algorithms, Inductor compile.
     """
     aliases = SlotAliases()
     in_turns = serial(calls)
@@ -92,7 +87,6 @@ def warm_up(
 
 
 def launch_unit(unit: BoundUnit, env: Environment, driver: Driver, stream: Stream) -> None:
-    """Put a unit on a stream, from the slots it reads to those it fills."""
     results = driver.launch(stream, unit.kernel.run_on(1), [env[slot] for slot in unit.inputs])
     for slot, tensor in zip(unit.outputs, results, strict=True):
         env[slot] = tensor

@@ -60,7 +60,6 @@ class PreparedPlan:
 
     @property
     def underway(self) -> int:
-        """Runs started and not finished."""
         return sum(staging.busy for staging in self.staging)
 
 
@@ -71,14 +70,7 @@ def prepare_calls(
     calls: tuple[StreamCall, ...],
     pause: YieldToRequests = no_pause,
 ) -> PreparedPlan:
-    """Capture some calls of a program; where that fails, keep the reason.
-
-    Args:
-        driver, pool: of the device; for the graph's memory.
-        program: bound to kernels of the device, constants on the device.
-        calls: the whole program, in launch order.
-        pause: called while kernels are warmed up.
-    """
+    """Capture calls in launch order; where that fails, keep the reason for eager streams."""
     streams = _streams(driver, calls)
     before_bytes = driver.memory().allocated
     inputs = static_buffers(driver, program.graph.inputs)
@@ -105,10 +97,10 @@ def prepare_calls(
 
 
 def _peak_bytes(warmed: MemoryUse, after: MemoryUse, input_bytes: int) -> int:
-    """Most memory that the plan's tensors held at once during the capture, inputs included.
+    """Peak of the plan's tensors during the capture, inputs included.
 
-    The warm-up made what outlives a run, before ``warmed`` was read: workspaces of cuBLAS, 32 MiB a
-    stream on some GPUs, and weights in the layouts of their kernels. They are not the plan's.
+    Before ``warmed`` the warm-up made what is not the plan's: workspaces of cuBLAS, 32 MiB
+    a stream on some GPUs, and weights in the layouts of their kernels.
     """
     return after.peak_allocated - warmed.allocated + input_bytes
 
@@ -167,9 +159,7 @@ def results(
 def capturing(driver: Driver, streams: tuple[Stream, ...], pool: Pool) -> Iterator[list[Graph]]:
     """Capture what is put on ``streams`` inside; the graph is in the list afterwards.
 
-    Raises:
-        CaptureFailed: something inside cannot be captured.
-        DeviceOutOfMemory, DeviceLost: as they say. Nothing stays behind in any case.
+    Raises ``CaptureFailed``, ``DeviceOutOfMemory`` or ``DeviceLost``, and leaves nothing behind.
     """
     captured: list[Graph] = []
     with classified("capturing a CUDA graph"):

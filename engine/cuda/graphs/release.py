@@ -49,21 +49,13 @@ class SlotAliases:
 
 
 def _address(tensor: Tensor) -> int:
-    """Address of the memory that a tensor is a part of; 0 if it has none."""
     return tensor.untyped_storage().data_ptr()
 
 
 def release_points(
     calls: Sequence[StreamCall], order: Order, aliases: SlotAliases, keep: frozenset[int]
 ) -> dict[int, list[int]]:
-    """Call -> slots to drop just before it is launched.
-
-    Args:
-        calls: in launch order; each slot is filled by one of them at most.
-        order: of these calls.
-        aliases: which slots share memory.
-        keep: slots that outlive the run; so does what shares memory with them.
-    """
+    """Call -> slots to drop just before it is launched; slots that share memory go together."""
     owner: dict[int, int] = {}  # root -> stream that allocated it
     members: dict[int, list[int]] = {}
     touched: dict[int, int] = {}  # root -> bit set of calls

@@ -55,10 +55,7 @@ class Staging:
         stream: Stream,
         page_locked: Collection[range] = (),
     ) -> None:
-        """Copy a caller's tensors to the device; one is copied while the next is being staged.
-
-        Those within the addresses ``page_locked`` stay as they are until the run is finished.
-        """
+        """Copies one tensor while the next is staged; those within ``page_locked`` are not."""
         for name, staged in self.inputs.items():
             source = given[name].contiguous()
             if source.dtype != staged.dtype or source.shape != staged.shape:
@@ -85,7 +82,6 @@ def make_staging(driver: Driver, graph: OpGraph) -> Staging:
 
 
 def resident(driver: Driver, graph: OpGraph, inputs: Tensors) -> dict[str, Tensor]:
-    """Copies of a graph's inputs on the device."""
     buffers = static_buffers(driver, graph.inputs)
     make_staging(driver, graph).upload(inputs, buffers, driver, driver.stream(ORIGIN))
     driver.synchronise()

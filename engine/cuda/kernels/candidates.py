@@ -59,13 +59,8 @@ class CudaKernels:
     ) -> None:
         """Pin torch's switches.
 
-        Args:
-            device: where constants go.
-            precision: of the programs; TF32 is switched on around each of their kernels.
-            layout: of images where nothing was measured, "nchw" or "nhwc"; empty: what tensor
-                cores want, where they are used.
-            ops: torch's fused operators if None.
-            compile_: TorchInductor; None for none.
+        ``layout``: "nchw" or "nhwc" of images where nothing was measured; empty: what tensor cores
+        want, where they are used. ``compile_``: TorchInductor; None for none.
         """
         self._device = device
         self._precision = precision

@@ -22,13 +22,7 @@ log = logging.getLogger("braid.kernels")
 
 
 def with_fallback(kernel: Kernel, otherwise: Run, unit: str) -> Kernel:
-    """The kernel, or ``otherwise`` if its first run fails for other reasons than the device's.
-
-    Args:
-        kernel: a function of the unit's operands.
-        otherwise: the same by means that never fail.
-        unit: its name, for the log.
-    """
+    """The kernel, or ``otherwise`` if its first run fails for other reasons than the device's."""
     tried = kernel.run_on(1)
     decided: list[Run] = []
 
@@ -52,11 +46,7 @@ def with_fallback(kernel: Kernel, otherwise: Run, unit: str) -> Kernel:
 
 
 def reject_residue(run: Callable[[], Tensor]) -> None:
-    """Run twice, the second time most likely into memory that holds NaN.
-
-    Raises:
-        RuntimeError: the NaN are in the result, so it depends on uninitialised memory.
-    """
+    """Run twice, the second time into NaN: ``RuntimeError`` if uninitialised memory is read."""
     result = run()
     if result.isnan().any():
         return  # because of what is put in

@@ -63,10 +63,7 @@ _FUSED_BEFORE_RELU = frozenset({"aten.convolution", "braid.convolution_add", "at
 
 
 def is_worth_compiling(unit: Operator) -> bool:
-    """Whether the unit is several kernels that could be fewer, and no library fuses them.
-
-    Networks have a hundred different convolutions, and each takes seconds to compile.
-    """
+    """Whether kernels could be fewer that no library fuses: a compilation takes seconds."""
     if unit.kind in _UNFIT or not any(unit.inputs):
         return False
     steps = {definition.kind for definition, _ in epilogue_steps(unit.attributes.get(EPILOGUE))}
@@ -76,12 +73,9 @@ def is_worth_compiling(unit: Operator) -> bool:
 
 
 def compile_unit(unit: Operator, operands: Sequence[Tensor | None]) -> Compiled:
-    """Compile for tensors of the types, shapes, strides and device of ``operands``.
+    """Compile for the types, shapes, strides and device of ``operands``; None is left out.
 
-    The last operand of a unit that has weights as an attribute are these.
-
-    Returns:
-        Takes the operands that are not None, gives the unit's outputs.
+    Weights that a unit has as an attribute are its last operand.
     """
     # Seconds of imports, which only those need who compile.
     from torch._inductor import standalone_compile
@@ -115,10 +109,7 @@ def compiled_kernel(
     compile_: Compile = compile_unit,
     shared: SharedCode | None = None,
 ) -> Kernel:
-    """The unit through Inductor, its images in one memory format; the first run compiles.
-
-    ``shared``: with units of the same signature.
-    """
+    """The first run compiles; units of one signature have one ``shared``."""
     code = shared or SharedCode()
     weights = unit.attributes.get(WEIGHTS)
     placed: list[Tensor] = []

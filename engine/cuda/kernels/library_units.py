@@ -85,11 +85,10 @@ class CudaSite:
 
 
 def convolutions(site: CudaSite) -> list[Kernel]:
-    """Kernels for a 2-D convolution that is not transposed, with or without a residual sum.
+    """Depthwise convolutions are left to torch.
 
-    Depthwise convolutions are left to torch. On an H100 cuDNN took up to 1.5 times as long in NCHW,
-    the same in NHWC, fused with a ReLU never less, and up to a second to look for each (decision
-    0068).
+    On an H100 cuDNN took up to 1.5 times as long in NCHW, the same in NHWC, fused with a ReLU never
+    less, and up to a second to look for each (decision 0068).
     """
     channels = site.weight.shape[0]
     groups = image_window(site.unit)[3]
@@ -155,7 +154,6 @@ def _depthwise(site: CudaSite) -> Kernel:
 
 
 def _is_pointwise(site: CudaSite) -> bool:
-    """Whether the unit is a matrix product over the channels of each position."""
     stride, padding, _, groups = image_window(site.unit)
     return (
         tuple(site.weight.shape[2:]) == (1, 1)
@@ -186,7 +184,6 @@ def _rows(image: Tensor) -> Tensor:
 
 
 def linears(site: CudaSite) -> list[Kernel]:
-    """Kernels for a linear layer, with or without a residual sum, over any leading axes."""
     multiply, needs_finite = _product(site)
 
     def run(
@@ -205,8 +202,7 @@ def _product(
 ) -> tuple[Callable[[Tensor, Tensor, Tensor | None], Tensor], bool]:
     """rows [n, in], weight [out, in], summand [n, out] -> [n, out]; whether it needs finite rows.
 
-    cuBLASLt fuses the bias, and one activation where nothing is summed in between. A summand
-    without a bias is what the product is added to.
+    cuBLASLt fuses the bias, and one activation where nothing is summed in between.
     """
     activations: Mapping[object, bool] = {
         ("aten.relu", ()): False,

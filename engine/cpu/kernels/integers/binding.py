@@ -48,12 +48,10 @@ _SUMS: Mapping[str, Callable[[Operator, UnitBinding], Kernel | None]] = {
     "braid.convolution_integer": by_data.convolution,
 }
 
-KINDS = frozenset({KIND, QUANTISE, DEQUANTISE, *_SUMS})
-"""Kinds of units that read or make 8-bit integers and compute with them."""
+KINDS = frozenset({KIND, QUANTISE, DEQUANTISE, *_SUMS})  # read or make 8-bit integers
 
 
 def bind_on_integers(unit: Operator, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a unit of one of ``KINDS``; None where oneDNN has nothing fast."""
     if unit.kind == QUANTISE:
         return quantised(unit, binding) or by_data.quantised(unit, binding)
     if unit.kind in _SUMS:

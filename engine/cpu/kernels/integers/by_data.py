@@ -116,7 +116,6 @@ def _sums(
 
 
 def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
-    """Kernel of a quantisation of a whole FP32 tensor by a scale and a zero point of 8 bits."""
     data, scale, zero = (*unit.inputs, "")[:3]
     shape, result = binding.shape(data), _dtype(unit.outputs[0], binding)
     numbers = [name for name in (scale, zero) if name and math.prod(binding.shape(name)) == 1]
@@ -148,7 +147,6 @@ def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
 def _as_number(
     library: OneDnn, source: torch.dtype, target: torch.dtype, operand: int = 1
 ) -> Action:
-    """Conversion of the one number of an operand into a temporary."""
     primitive = floats.cast(library.on(target), 1, source)
     return Action(primitive, {}, {SRC: Place("operand", operand), DST: Place("temporary", 0)})
 

@@ -99,7 +99,6 @@ def averaged(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kerne
 def _windows(
     read: QuantisedUnit, source: tuple[int, ...], binding: UnitBinding
 ) -> AverageWindow | None:
-    """Windows of an average; None if oneDNN has none like them."""
     given = read.attributes
     if len(source) != 4:
         return None

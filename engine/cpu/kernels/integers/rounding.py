@@ -33,7 +33,6 @@ class Steps:
 
 
 def steps_of_grid(grid: Grid[str], binding: UnitBinding) -> Steps:
-    """Numbers of a grid whose scale and zero point are constants of one element."""
     zero = binding.constants[grid.zero] if grid.zero else None
     scale = float(binding.constants[grid.scale])
     return Steps(scale, 0.0 if zero is None else float(zero))
@@ -59,7 +58,6 @@ class Chain:
         self.scale, self.shift = scale, shift
 
     def then(self, *post_ops: PostOp) -> None:
-        """Apply functions to the numbers."""
         self.post_ops += post_ops
         self.is_free = self.is_free and not post_ops
 
@@ -98,10 +96,7 @@ class Rounded:
 
 
 def rounded(unit: QuantisedUnit, result: str, binding: UnitBinding, chain: Chain) -> Rounded | None:
-    """Continue ``chain`` with all that a unit does after its operator.
-
-    None where oneDNN lacks a function.
-    """
+    """Continue ``chain`` with the steps after the operator; None where oneDNN lacks a function."""
     before, after = steps_of(unit.before), steps_of(unit.after)
     if before is None or after is None:
         return None
@@ -127,6 +122,5 @@ def rounded(unit: QuantisedUnit, result: str, binding: UnitBinding, chain: Chain
 
 
 def _dtype(grid: Grid[str], binding: UnitBinding) -> torch.dtype:
-    """Type of the integers of a grid: that of its zero point."""
     zero: Tensor | None = binding.constants.get(grid.zero)
     return torch.uint8 if zero is None else zero.dtype

@@ -44,11 +44,9 @@ class _Numbers:
 
     @property
     def zeros(self) -> list[int]:
-        """Arguments with a zero point."""
         return [SRC] if self.zero else []
 
     def fixed(self, packed: Tensor) -> Mapping[int, Tensor]:
-        """Arguments of the primitive that stay."""
         given = {WEIGHTS: packed, BIAS: self.bias, SCALES | WEIGHTS: self.factors}
         if self.zero:
             given[ZERO_POINT | SRC] = torch.tensor([self.zero], dtype=torch.int32)
