@@ -50,9 +50,7 @@ class Artefact:
 def load_artefact(folder: Path) -> Artefact:
     """Read and check an artefact folder.
 
-    Raises:
-        InvalidArtefact: a file is missing, changed or malformed, or graph and weights differ.
-        SystemShortage: one cannot be read for now.
+    Raises ``InvalidArtefact``, or ``SystemShortage`` if a file cannot be read for now.
     """
     report = read_report(folder)
     graph = read_graph(folder, report)
@@ -77,15 +75,8 @@ def write_artefact(
 ) -> None:
     """Write a new artefact folder and make sure it is on the disk.
 
-    Args:
-        folder: must not exist.
-        graph: the template.
-        weights: tensor of each of ``graph.constants``.
-        report: its ``files`` are filled in.
-        model: the upload, to keep for ONNX Runtime.
-
-    Raises:
-        ModelImportError: a constant has a name that cannot be stored.
+    ``report.files`` are filled in; ``model`` is the upload, to keep for ONNX Runtime. Raises
+    ``ModelImportError`` if a constant has a name that cannot be stored.
     """
     if _RESERVED in weights:
         raise ModelImportError(f"the model names a tensor {_RESERVED!r}; give it another name")

@@ -75,14 +75,10 @@ async def import_model(
     on_progress: OnProgress,
     hints: Hints = NO_HINTS,
 ) -> None:
-    """Import an uploaded file into the folder ``artefact``.
+    """Import an uploaded file into the folder ``artefact``, which does not exist yet.
 
-    Args:
-        upload: the file; read only.
-        artefact: must not exist yet; its parent must.
-        limits: enforced on the importer process.
-        on_progress: called with a fraction in [0, 1] and the present step.
-        hints: what the caller knows of the model.
+    ``on_progress`` is called with a fraction in [0, 1] and the present step. Cancelling the call
+    kills the process and removes what it wrote.
 
     Raises:
         UnsupportedOperators: naming all of them.
@@ -90,8 +86,6 @@ async def import_model(
         DiskFailure: the disk is full, read-only or failing.
         SystemShortage: no process can be started, or no file opened, for now.
         ModelImportError: any other reason the file cannot be imported.
-
-    Cancelling the call kills the process and removes what it wrote.
     """
     try:
         with _work_folder(artefact.parent) as folder:
@@ -116,11 +110,6 @@ def _work_folder(parent: Path) -> Iterator[Path]:
 
 
 async def _import(request: ImportRequest, on_progress: OnProgress) -> None:
-    """Write the artefact of a request in an importer process.
-
-    Raises:
-        DiskFailure, ModelImportError: why there is none.
-    """
     async with _process(request) as (child, reports):
         last = await _conversation(child, reports, request, on_progress)
     match last:
@@ -157,9 +146,7 @@ async def _conversation(
 ) -> Message | None:
     """Return the last message of an importer; None if its process ended without a result.
 
-    Raises:
-        ImportLimitExceeded: the wall clock ran out, or it wrote too much.
-        ModelImportError: the process sent something else than reports.
+    Raises ``ImportLimitExceeded`` for time or bytes written, ``ModelImportError`` for no reports.
     """
     limits, clock = request.limits, asyncio.timeout(request.limits.wall_seconds)
     writing = asyncio.create_task(_end_if_too_much(child.pid, request, clock))
@@ -223,11 +210,7 @@ def _post_mortem(end: ChildEnd, limits: ImportLimits) -> ModelImportError:
 
 
 def _accept(written: Path, artefact: Path) -> None:
-    """Check what the importer wrote and put it in its place, durably.
-
-    Raises:
-        ModelImportError: the files do not match their report.
-    """
+    """Check what the importer wrote (``ModelImportError``) and put it in its place, durably."""
     try:
         verify_files(written, read_report(written))
     except InvalidArtefact as error:
@@ -240,11 +223,7 @@ def _accept(written: Path, artefact: Path) -> None:
 
 
 def how_killed(*, short_of_memory: bool | None) -> str:
-    """Return the end of the sentence about an importer that got SIGKILL.
-
-    ``short_of_memory`` tells whether the kernel killed processes for want of memory at that time;
-    None: unknown.
-    """
+    """End of the sentence about an importer that got SIGKILL; None: memory's state is unknown."""
     if short_of_memory is None:
         return (
             "by the kernel because the machine or container ran out of memory, or by another "

@@ -62,7 +62,7 @@ class MalformedMessage(ValueError):
 
 
 def encode(message: Message) -> bytes:
-    """Return a message as one line of JSON, newline included."""
+    """One line of JSON, newline included."""
     body: dict[str, Any]
     match message:
         case Progress(fraction, step):
@@ -81,11 +81,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """Read a message from one line of JSON.
-
-    Raises:
-        MalformedMessage: it is too long, not JSON, or not one of the messages.
-    """
+    """Read one line; ``MalformedMessage`` if it is too long, not JSON, or no message."""
     if len(line) > MAX_LINE_BYTES:
         raise MalformedMessage(f"a line of {len(line)} bytes")
     try:

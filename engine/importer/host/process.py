@@ -34,11 +34,7 @@ class ImporterProcess:
 
     @classmethod
     async def start(cls) -> Self:
-        """Start a process.
-
-        Raises:
-            OSError: no process, memory or descriptor is left.
-        """
+        """Start a process; ``OSError`` if no process, memory or descriptor is left."""
         with ExitStack() as opened:
             link, theirs = await Stream.open(opened, MAX_LINE_BYTES)
             with theirs:
@@ -70,11 +66,7 @@ class ImporterProcess:
 
 
 def has_written_too_much(pid: int, request: ImportRequest) -> bool:
-    """Whether a process wrote too many bytes, or too many files into its folder.
-
-    Limits of the kernel hold for each file alone. Bytes are counted as they are written, also those
-    of files that were removed or never had a name.
-    """
+    """Counts written bytes, also of removed files; the kernel's limits are by file."""
     with suppress(OSError):  # it has ended
         lines = Path(f"/proc/{pid}/io").read_text().splitlines()
         counts = [int(line.split()[1]) for line in lines if line.startswith(("wchar", "write_b"))]

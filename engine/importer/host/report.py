@@ -92,11 +92,7 @@ class Report:
 
 
 def report_from_json(document: Any) -> Report:
-    """Read a report from a JSON document.
-
-    Raises:
-        InvalidArtefact: another format version or a missing field.
-    """
+    """Raises ``InvalidArtefact`` for another format version or a missing field."""
     if not isinstance(document, dict) or document.get("format") != REPORT_FORMAT:
         raise InvalidArtefact(f"{REPORT_FILE} is not of format {REPORT_FORMAT}")
     body = {name: value for name, value in document.items() if name != "format"}
@@ -119,11 +115,7 @@ def report_to_json(report: Report) -> dict[str, Any]:
 
 
 def read_report(artefact: Path) -> Report:
-    """Read ``report.json`` of an artefact folder.
-
-    Raises:
-        InvalidArtefact: it is missing, too large, changed or malformed.
-    """
+    """Raises ``InvalidArtefact`` if the file is missing, too large, changed or malformed."""
     document = _read_json(artefact / REPORT_FILE, _MAX_REPORT_BYTES)
     if isinstance(document, dict) and document.pop("checksum", "") != _checksum(document):
         raise InvalidArtefact(f"{REPORT_FILE} was changed after the import")
@@ -131,11 +123,7 @@ def read_report(artefact: Path) -> Report:
 
 
 def read_graph(artefact: Path, report: Report) -> OpGraph:
-    """Read ``graph.json`` of an artefact folder and verify it by the checksum in its report.
-
-    Raises:
-        InvalidArtefact: it is missing, changed or malformed.
-    """
+    """Read ``graph.json``, verified by its checksum; may raise ``InvalidArtefact``."""
     data = _read(artefact / GRAPH_FILE, _MAX_GRAPH_BYTES)
     if hashlib.sha256(data).hexdigest() != report.files.get(GRAPH_FILE):
         raise InvalidArtefact(f"{GRAPH_FILE} was changed after the import")
@@ -143,10 +131,9 @@ def read_graph(artefact: Path, report: Report) -> OpGraph:
 
 
 def verify_files(artefact: Path, report: Report) -> None:
-    """Check that the folder holds exactly what its report says. Reads the weights once.
+    """Check that the folder holds exactly what its report says; reads the weights once.
 
-    Raises:
-        InvalidArtefact: a file is missing, of another kind, changed, or too many.
+    Raises ``InvalidArtefact`` if a file is missing, of another kind, changed, or too many.
     """
     expected = {GRAPH_FILE, WEIGHTS_FILE}
     if report.source in CONVERTED or report.files.get(MODEL_FILE) == report.sha256:
@@ -159,23 +146,13 @@ def verify_files(artefact: Path, report: Report) -> None:
 
 
 def artefact_key(sha256: str, samples: str, *, batchable: bool = False) -> str:
-    """Key of an artefact of an upload that is not what an import of the file alone makes.
-
-    Args:
-        sha256: of the upload.
-        samples: digest of samples without which the import tried nothing; "" for none.
-        batchable: rows were stated not to influence each other.
-    """
+    """Key of an artefact that samples (their digest, or "") or the caller's word have changed."""
     told = f"{sha256} {samples}{' batchable' if batchable else ''}"
     return hashlib.sha256(told.encode()).hexdigest()
 
 
 def read_report_of(artefact: Path, key: str) -> Report:
-    """Read ``report.json`` of the artefact of an upload, or of an upload with samples.
-
-    Raises:
-        InvalidArtefact: it is missing, too large, changed, malformed or of another upload.
-    """
+    """As ``read_report``; also raises if the artefact is of another upload."""
     report = read_report(artefact)
     special = artefact_key(report.sha256, report.samples, batchable=report.batchable)
     if key != special and (report.batchable or key != report.sha256):
@@ -184,11 +161,9 @@ def read_report_of(artefact: Path, key: str) -> Report:
 
 
 def check_files(artefact: Path, key: str) -> None:
-    """Check that the artefact with a key is as the import left it. Reads all of it.
+    """Check that the artefact with a key is as the import left it; reads all of it.
 
-    Raises:
-        InvalidArtefact: a file is missing, changed, or of another upload.
-        SystemShortage: they cannot be read for now.
+    Raises ``InvalidArtefact``, or ``SystemShortage`` if a file cannot be read for now.
     """
     report = read_report_of(artefact, key)
     for name in {GRAPH_FILE, *report.files}:
@@ -196,12 +171,7 @@ def check_files(artefact: Path, key: str) -> None:
 
 
 def check_file(artefact: Path, report: Report, name: str) -> None:
-    """Check one file of an artefact folder against its checksum.
-
-    Raises:
-        InvalidArtefact: it is missing or changed.
-        SystemShortage: it cannot be read for now.
-    """
+    """As ``check_files``, of one file."""
     try:
         with open_file(artefact / name) as file:
             has_its_size = os.fstat(file.fileno()).st_size == _size_bytes(report, name, file)
@@ -224,10 +194,7 @@ def _size_bytes(report: Report, name: str, file: BufferedReader) -> int:
 
 
 def _safetensors_bytes(file: BufferedReader) -> int:
-    """Bytes that a safetensors file should have by its header: its size, a JSON object, tensors.
-
-    -1: it has no such header.
-    """
+    """Size by the header: its own size, a JSON object, tensors; -1 without such a header."""
     file.seek(0)
     header_bytes = int.from_bytes(file.read(8), "little")
     if header_bytes > _MAX_HEADER_BYTES:

@@ -61,13 +61,10 @@ _DTYPES = {
 
 
 def read_samples(path: Path, limit_bytes: float = math.inf) -> dict[str, NDArray[Any]]:
-    """Read an .npz file of samples: an array for each input, the first dimension counts samples.
+    """Read an array for each input from an .npz file; the first dimension counts samples.
 
-    Args:
-        limit_bytes: of all arrays together; the front end bounds them before it stores the file.
-
-    Raises:
-        InvalidRequest: it is no such file, or too large, or its arrays do not go together.
+    ``limit_bytes`` holds for all arrays together. Raises ``InvalidRequest`` if the file is none,
+    too large, or its arrays do not go together.
     """
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
@@ -94,11 +91,7 @@ def read_samples(path: Path, limit_bytes: float = math.inf) -> dict[str, NDArray
 
 
 def samples_file(arrays: Mapping[str, Any]) -> bytes:
-    """Return an .npz file of samples.
-
-    Raises:
-        InvalidRequest: an array is not of numbers.
-    """
+    """Content of an .npz file; ``InvalidRequest`` if an array is not of numbers."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, array in arrays.items():
@@ -152,11 +145,7 @@ def _array(name: str, file: IO[bytes], left_bytes: float, limit_bytes: float) ->
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read the shape, the order and the type of an array of numbers.
-
-    Raises:
-        ValueError, TypeError: it is not of the format, or of no type of numpy's.
-    """
+    """Shape, order and type of an array; ``ValueError`` or ``TypeError`` for no numbers."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"version {version} of the format")
@@ -188,13 +177,9 @@ def check_fit(
 ) -> int:
     """Check samples against a model's inputs; returns how many there are.
 
-    Args:
-        inputs: static specs for one sample, without those that are set already, which the samples
-            may hold, too. A leading extent of 1 may be left out or be there.
-        template: specs of all inputs; those with a batch have one sample a row.
-
-    Raises:
-        InvalidRequest: an array is missing, unknown, or of another type or shape.
+    ``inputs``: static specs for one sample, without those that are set already, which the samples
+    may hold, too. A leading extent of 1 may be left out or be there. ``template``: specs of all
+    inputs; those with a batch have one sample a row. Raises ``InvalidRequest``.
     """
     if not set(inputs) <= set(samples) <= set(template):
         raise InvalidRequest(

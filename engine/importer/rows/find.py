@@ -23,14 +23,9 @@ _SCALES = (2, 3)  # other extents to walk at, as multiples of the example's
 
 
 def show_rows_apart(subject: Subject) -> None:
-    """Check by its graph that no row of a batch depends on another one.
+    """Check by the graph of ``subject`` that no row of a batch depends on another one.
 
-    Args:
-        subject: with the batch as dimension 0 of every input.
-
-    Raises:
-        RowsMeet: naming the operator that may let rows influence each other.
-        InvalidRequest: the model does not run in a batch.
+    Raises ``RowsMeet``, naming the operator, or ``InvalidRequest`` if it does not run in a batch.
     """
     _walk(subject, subject.example.specs)
     symbols = {

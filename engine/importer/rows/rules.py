@@ -32,8 +32,6 @@ ROWS = "rows"
 
 
 def labelled(labelling: Labelling) -> Rule:
-    """Rule of a kind whose dimensions are labelled."""
-
     def rule(site: Site) -> list[Fact]:
         operands, results = labelling(site)
         found = set()
@@ -115,7 +113,6 @@ def leading(*others: int) -> Labelling:
 
 
 def along(*axes: int) -> Labelling:
-    """Labels of kinds that work along these axes."""
     return lambda site: _along(site, axes)
 
 
@@ -169,8 +166,6 @@ def _same_first(site: Site) -> Labelled:
 
 
 def _recurrent(lengths: int, states: Sequence[int]) -> Labelling:
-    """Labels of a layer; the operands that are its lengths and its first states."""
-
     def labelling(site: Site) -> Labelled:
         first = bool(site.attributes.get("batch_first"))
         operands: list[Labels] = [()] * len(site.ranks)
@@ -206,11 +201,7 @@ def _reshape(site: Site) -> list[Fact]:
 
 
 def only_axis(few: Shape, many: Shape) -> int:
-    """Return the one axis whose extent follows the batch.
-
-    Raises:
-        RowsMeet: there is none, or several.
-    """
+    """The one axis whose extent follows the batch; raises ``RowsMeet`` for none or several."""
     axes = [i for i, pair in enumerate(zip(few, many, strict=False)) if pair[0] != pair[1]]
     if len(axes) != 1 or len(few) != len(many):
         raise RowsMeet(f"joins or drops rows: {list(few)}, and {list(many)} with a row more")

@@ -68,16 +68,10 @@ _SPREAD = frozenset({"braid.expand", "braid.constant_of_shape", "braid.full_like
 def batch_axes(
     template: OpGraph, weights: Mapping[str, Tensor], inputs: Mapping[str, TensorType]
 ) -> dict[str, int | None]:
-    """Return the axis of the rows for each output; None for an output that is the same for all.
+    """Axis of the rows of each output; None for an output that is the same for all.
 
-    Args:
-        template: with the batch as dimension 0 of every input.
-        weights: its constants.
-        inputs: static specs; their dimension 0 is replaced.
-
-    Raises:
-        RowsMeet: naming the operator that may let rows influence each other.
-        InvalidRequest: the model does not run in such a batch.
+    ``template`` has the batch as dimension 0 of every input. Raises ``RowsMeet``, naming the
+    operator, or ``InvalidRequest`` if the model does not run in such a batch.
     """
     traces = [trace(template, weights, with_rows(inputs, rows)) for rows in BATCHES]
     facts = Walk(dict.fromkeys(inputs, Rows(0)), *traces).run()
@@ -85,16 +79,11 @@ def batch_axes(
 
 
 def with_rows(inputs: Mapping[str, TensorType], rows: int) -> dict[str, TensorType]:
-    """Return the specs with another number of rows."""
     return {n: TensorType(spec.dtype, (rows, *spec.shape[1:])) for n, spec in inputs.items()}
 
 
 def output_axis(name: str, fact: Fact | RowsMeet) -> int | None:
-    """Return the axis of the rows of an output; None: it is the same for all.
-
-    Raises:
-        RowsMeet: it does not have one part for each row.
-    """
+    """Axis of the rows, None: the same for all; ``RowsMeet`` without one part for each row."""
     if isinstance(fact, RowsMeet):
         raise fact
     if fact is SAME:
@@ -114,11 +103,7 @@ class Walk:
         self._facts: dict[str, Fact | RowsMeet] = dict(inputs)
 
     def run(self) -> dict[str, Fact | RowsMeet]:
-        """Return the facts of the outputs.
-
-        Raises:
-            RowsMeet: the rows decide which operators run.
-        """
+        """Facts of the outputs; raises ``RowsMeet`` if the rows decide which operators run."""
         small, large = self._traces
         outlines = [[(op.kind, op.outputs) for op in some.operators] for some in self._traces]
         if outlines[0] != outlines[1]:
@@ -144,7 +129,6 @@ class Walk:
         return fact
 
     def _after(self, operators: tuple[Operator, Operator]) -> Sequence[Fact | RowsMeet]:
-        """Facts of an operator's results."""
         small = operators[0]
         try:
             return self._results(operators)
@@ -167,11 +151,7 @@ class Walk:
         return [self._without_rows(small, name) for name in small.outputs]
 
     def _extents(self, value: str, name: str) -> Fact:
-        """Fact of the extents of a value; rows may meet in it.
-
-        Raises:
-            RowsMeet: one is not linear in the number of rows.
-        """
+        """Rows may meet in extents; ``RowsMeet`` if one is not linear in the number of rows."""
         for few, many in zip(*(self._shape(value, at) for at in (0, 1)), strict=True):
             if few != many and few * BATCHES[1] != many * BATCHES[0]:
                 raise RowsMeet("has an extent that is not linear in the number of rows")
@@ -181,11 +161,7 @@ class Walk:
     def _check_extents(
         self, small: Operator, facts: Sequence[Fact | None], hosts: Mapping[str, Fact]
     ) -> None:
-        """Check what an operator computes from the number of rows.
-
-        Raises:
-            RowsMeet: it may not be affine, or decides more than a shape.
-        """
+        """Raise ``RowsMeet`` if the rows' number decides more than shapes and affine numbers."""
         for key, fact in hosts.items():
             if isinstance(fact, Rows | Places):
                 raise RowsMeet(f"reads in advance what rows hold ({key})")
@@ -199,7 +175,6 @@ class Walk:
             raise RowsMeet("computes with the number of rows")
 
     def _is_affine(self, operator: Operator, places: Sequence[int]) -> bool:
-        """Whether the results are affine in the operands at ``places``."""
         few, many = (
             [some.contents[name] for name in operator.inputs if name] for some in self._traces
         )
@@ -207,7 +182,6 @@ class Walk:
         return operator.kind in _AFFINE if rule is None else rule(operator, places, few, many)
 
     def _by_content(self, name: str) -> Fact:
-        """Fact of a value whose content is known in both batches."""
         few, many = (some.contents[name] for some in self._traces)
         if few is many or (few.shape == many.shape and _are_equal(few, many)):
             return SAME
@@ -226,7 +200,6 @@ class Walk:
         raise RowsMeet("makes other numbers for other rows")
 
     def _without_rows(self, operator: Operator, name: str) -> Fact:
-        """Fact of a large result of operands without rows."""
         shapes = [self._shape(name, at) for at in (0, 1)]
         if shapes[0] == shapes[1]:
             return SAME
@@ -263,11 +236,6 @@ class Walk:
         return known + [unknown] * (len(small.outputs) - len(known))
 
     def _checked(self, fact: Fact, name: str) -> Fact:
-        """Return a fact after a look at the shapes in both batches.
-
-        Raises:
-            RowsMeet: the extents are not those that it tells.
-        """
         return checked(fact, [self._shape(name, at) for at in (0, 1)])
 
     def _shapes(self, names: Sequence[str]) -> tuple[list[Shape], list[Shape]]:
@@ -282,11 +250,7 @@ class Walk:
 
 
 def checked(fact: Fact, shapes: Sequence[Shape]) -> Fact:
-    """Return a fact of a value that has these shapes in both batches.
-
-    Raises:
-        RowsMeet: the extents are not those that it tells.
-    """
+    """``fact``; raises ``RowsMeet`` if the shapes in both batches contradict it."""
     if fact is SAME and shapes[0] == shapes[1]:
         return fact
     assert isinstance(fact, Rows)

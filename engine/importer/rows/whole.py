@@ -84,14 +84,10 @@ class _Value:
 def batch_axes_of_whole(
     model: onnx.ModelProto, inputs: Sequence[Mapping[str, Tensor]]
 ) -> dict[str, int | None]:
-    """Return the axis of the rows for each output; None for an output that is the same for all.
+    """Axis of the rows of each output; None for an output that is the same for all.
 
-    Args:
-        model: with all its weights.
-        inputs: content that it takes, of as many rows as ``BATCHES`` says.
-
-    Raises:
-        RowsMeet: naming the node that may let rows influence each other.
+    ``inputs``: content that ``model``, with all its weights, takes; ``BATCHES`` tells their rows.
+    Raises ``RowsMeet``, naming the node.
     """
     if model.functions:
         model = inliner.inline_local_functions(model)
@@ -110,11 +106,7 @@ class _Model:
         self._shown: list[dict[str, TensorType]] = []
 
     def specs(self, name: str) -> list[TensorType]:
-        """Specs of a result in both batches, as ONNX Runtime gives them.
-
-        Raises:
-            RowsMeet: the node is part of a loop, or the model does not run.
-        """
+        """In both batches, by ONNX Runtime; ``RowsMeet`` in a loop, or if it does not run."""
         if not self._shown:
             self._shown = _shown(self.proto, self._inputs)
         if name not in self._shown[0]:
@@ -132,14 +124,7 @@ class _Nodes:
         given: Mapping[str, _Value | RowsMeet],
         constants: Mapping[str, TensorProto] = MappingProxyType({}),
     ) -> None:
-        """Take all nodes.
-
-        Args:
-            model: that the graph is part of.
-            graph: the model's, or the body of a loop.
-            given: values of its inputs and of the graphs around it.
-            constants: of the graphs around it.
-        """
+        """``given``: values of inputs and outer graphs; ``constants``: of outer graphs."""
         self._model = model
         self._values = dict(given)
         own = {proto.name: proto for proto in graph.initializer}
@@ -191,7 +176,6 @@ class _Nodes:
         return model
 
     def _lowered(self, node: NodeProto, operands: Mapping[str, _Value]) -> dict[str, Any]:
-        """Values of a node that has a lowering; nothing for any other."""
         try:
             template, weights = lower(prepare(self._alone(node, operands)))
             traces = [trace(template, weights, *_at(operands, at)) for at in (0, 1)]
@@ -231,7 +215,6 @@ class _Nodes:
         return self._as_shown(node.output, [Rows(0)] * len(node.output))
 
     def _as_shown(self, names: Sequence[str], facts: Sequence[Fact]) -> dict[str, Any]:
-        """Values of these facts, whose specs a run shows."""
         values = {}
         for name, fact in zip(names, facts, strict=True):
             if name:
@@ -313,11 +296,7 @@ def _stacked(fact: Fact) -> Fact:
 def _shown(
     model: onnx.ModelProto, batches: Sequence[Mapping[str, Tensor]]
 ) -> list[dict[str, TensorType]]:
-    """Specs of all results of nodes that are known by their kinds; the model gets them as outputs.
-
-    Raises:
-        RowsMeet: the model does not run on these batches.
-    """
+    """Specs of results of nodes known by kind, added to the outputs; ``RowsMeet`` if it fails."""
     known = [n for n in model.graph.node if _kind(n) in {*LEADING, *_SPECIAL}]
     names = [name for node in known for name in node.output if name]
     given = {info.name for info in model.graph.output}
@@ -339,7 +318,6 @@ def _kind(node: NodeProto) -> tuple[str, str]:
 
 
 def _at(operands: Mapping[str, _Value], at: int) -> tuple[dict[str, TensorType], dict[str, Tensor]]:
-    """Specs of operands in one batch, and contents of those that are known in advance."""
     specs = {name: value.specs[at] for name, value in operands.items()}
     return specs, {name: value.contents[at] for name, value in operands.items() if value.contents}
 

@@ -66,10 +66,7 @@ def _receive(link: int) -> ImportRequest:
 
 
 def _linked(upload: Path, name: Path) -> Path:
-    """Link the upload into the process's folder, from where the artefact can link it once more.
-
-    Returns the link, or the upload where the file system has no links.
-    """
+    """A link that the artefact can link once more; ``upload`` on file systems without links."""
     try:
         os.link(upload, name)
     except OSError:
@@ -102,7 +99,6 @@ def _as_import_error(error: Exception, limits: ImportLimits) -> ModelImportError
 
 
 def _file_too_large(error: Exception) -> bool:
-    """True for EFBIG: as an ``OSError``, or in the text of an error of safetensors."""
     code = f"os error {errno.EFBIG}"
     return code in str(error) or (isinstance(error, OSError) and error.errno == errno.EFBIG)
 

@@ -30,17 +30,13 @@ _CAPABILITIES_3, _KEPT = 0x20080522, 1 << 1  # CAP_DAC_OVERRIDE: files of other 
 
 
 def confine(limits: ImportLimits, work: Path) -> None:
-    """Give up rights, keep to the folder ``work`` and set limits."""
     give_up_rights()
     keep_to(work)
     set_limits(limits)
 
 
 def give_up_rights() -> None:
-    """Forbid network and other programs, which fail with EPERM.
-
-    Of root's privileges only access to files of other users is kept, where ``keep_to`` allows it.
-    """
+    """Forbid network and programs (EPERM); root keeps access to files, for ``keep_to``."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     process_gives_way()
     os.umask(0o077)

@@ -39,10 +39,7 @@ _SYSTEM = (
 
 
 def keep_to(work: Path, readable: Iterable[Path] = ()) -> bool:
-    """Confine this thread to libraries, to ``readable``, and to the folder ``work`` for writing.
-
-    False where the kernel has no Landlock: then file permissions alone hold.
-    """
+    """Confine this thread; False without Landlock in the kernel: file permissions alone hold."""
     version = _call(_CREATE_RULESET, None, 0, _ASK_VERSION)
     if version < 1:
         return False

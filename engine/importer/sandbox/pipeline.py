@@ -80,12 +80,7 @@ class Study:
 
 
 def import_upload(source: UploadedModel, request: ImportRequest, on_progress: OnProgress) -> None:
-    """Import one model.
-
-    Args:
-        source: what ``open_upload`` made of the request's file.
-        request: the artefact folder that it names is incomplete if this raises.
-        on_progress: told a fraction and the present step.
+    """Import one model; the artefact folder of ``request`` is incomplete if this raises.
 
     Raises:
         InvalidRequest: the samples cannot be read.
@@ -121,11 +116,7 @@ class _Model:
 def _in_parts_or_whole(
     source: UploadedModel, request: ImportRequest, samples: Arrays, on_progress: OnProgress
 ) -> tuple[Study, ReferenceModel]:
-    """Study a model in parts, or whole where parts do not do what the model does.
-
-    Raises:
-        ModelImportError: it can be served neither in parts nor whole.
-    """
+    """Study a model in parts, or whole where parts do not do what the model does."""
     on_progress(0.1, "lowering the operators")
     try:
         model = _template(source, on_progress)
@@ -157,9 +148,6 @@ def _checked(
 
     Samples are tried where made-up content is refused, never where it gives another result: so
     they cannot hide a wrong lowering.
-
-    Raises:
-        ModelImportError: it is wrong, or takes nothing that is tried.
     """
     on_progress(0.5, "looking for shapes that the model takes")
     plain = without_batch_symbol(model.template)
@@ -186,11 +174,6 @@ def _checked(
 def _compared(
     model: _Model, subject: Subject, reference: ReferenceModel, on_progress: OnProgress
 ) -> Study:
-    """Compare a model with the reference.
-
-    Raises:
-        ModelImportError: it is wrong, or refuses the example's content.
-    """
     remark = model.remark
     on_progress(0.6, f"checking against {reference.name}")
     try:
@@ -223,11 +206,7 @@ def _studied_whole(
     reasons: tuple[str, ...],
     on_progress: OnProgress,
 ) -> tuple[Study, ReferenceModel]:
-    """Study a model that ONNX Runtime runs whole; it is accepted even if no run confirms it.
-
-    Raises:
-        UnsupportedOperators: there is no safe way to run it; with all reasons.
-    """
+    """Accepts a model that no run confirms; ``UnsupportedOperators`` if there is no safe way."""
     on_progress(0.3, "trying to serve the model as one unit")
     shapes = request.hints.shapes
     template, weights, untried = source.whole(reasons, shapes, samples)
@@ -252,12 +231,7 @@ def _studied_whole(
 
 
 def _template(source: UploadedModel, on_progress: OnProgress) -> _Model:
-    """Lower a model.
-
-    Raises:
-        UnsupportedOperators: it cannot be served in parts.
-        ModelImportError: it cannot be served.
-    """
+    """Raises ``UnsupportedOperators`` if the model cannot be served in parts."""
     template, weights, remark = source.lowered()
     on_progress(0.3, "simplifying the graph")
     narrow, as_filed = narrow_type(template, weights), (template, weights)
@@ -273,12 +247,9 @@ def _template(source: UploadedModel, on_progress: OnProgress) -> _Model:
 
 
 def _check_static_inputs(template: OpGraph) -> None:
-    """Refuse shapes and branches that depend on inputs other than a few integers.
+    """Raise ``UnsupportedOperators`` if inputs other than a few integers decide shapes or branches.
 
     A plan is made for each content of such an input, so there may be few of them.
-
-    Raises:
-        UnsupportedOperators: naming the inputs.
     """
     reasons = []
     for name in static_inputs(template):
@@ -291,15 +262,7 @@ def _check_static_inputs(template: OpGraph) -> None:
 
 
 def study_batch(subject: Subject, reference: ReferenceModel) -> Study:
-    """Verify the model at batch 1, then find out whether it takes any batch.
-
-    Args:
-        subject: the template as the file declares its shapes.
-        reference: the uploaded model.
-
-    Raises:
-        ModelImportError: it is wrong at batch 1.
-    """
+    """Verify the model at batch 1 (``ModelImportError``), then find out if it takes any batch."""
     subject, checked = verify_single(subject, reference)
     unbatched = Study(subject, None, checked, _cautions(checked))
     guess = guess_batch(subject.template)
@@ -351,11 +314,7 @@ def _one_row(template: OpGraph, static: OpGraph) -> BatchAxes | None:
 
 
 def verify_elsewhere(subject: Subject, reference: ReferenceModel) -> None:
-    """Compare at a second set of extents where the model leaves some open besides the batch.
-
-    Raises:
-        ModelImportError: it is wrong there.
-    """
+    """Compare at other extents than the example's, where the model leaves some open."""
     other = second_example(
         subject.template, subject.weights, reference, subject.memory_bytes, subject.example
     )

@@ -33,12 +33,7 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def is_zip(path: Path) -> bool:
-    """Return whether a file begins as a zip does.
-
-    Raises:
-        NoRegularFile: there is something else at the path.
-        OSError: it cannot be read.
-    """
+    """By its first bytes; ``NoRegularFile`` or ``OSError`` if there is nothing to read."""
     with open_file(path) as file:
         return file.read(4) == b"PK\x03\x04"
 
@@ -47,11 +42,7 @@ class Archive:
     """Zip archive whose members passed the checks."""
 
     def __init__(self, path: Path) -> None:
-        """Open and check an archive.
-
-        Raises:
-            ModelImportError: not a zip, over a budget, or with members that no exporter writes.
-        """
+        """Check members and budgets, too; raises ``ModelImportError``."""
         try:
             self._zip = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
@@ -68,21 +59,13 @@ class Archive:
         return tuple(self._members)
 
     def size(self, name: str) -> int:
-        """Size of a file in bytes, unpacked.
-
-        Raises:
-            ModelImportError: there is no such file.
-        """
+        """Size of a file in bytes, unpacked; ``ModelImportError`` if there is none."""
         if name not in self._members:
             raise ModelImportError(f"the archive has no file {name!r}")
         return self._members[name].file_size
 
     def read(self, name: str, most: int = MAX_UNPACKED_BYTES) -> bytearray:
-        """Content of a file, its checksum checked.
-
-        Raises:
-            ModelImportError: no such file, larger than ``most``, or damaged.
-        """
+        """Content, checked; ``ModelImportError`` if absent, over ``most``, or damaged."""
         if self.size(name) > most:
             raise ModelImportError(f"{name} has {self.size(name)} bytes, at most {most} are read")
         data = bytearray()
@@ -91,11 +74,7 @@ class Archive:
         return data
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Content of a file, 4 MiB at a time.
-
-        Raises:
-            ModelImportError: no such file, or damaged.
-        """
+        """Content, 4 MiB at a time; ``ModelImportError`` if the file is absent or damaged."""
         left = self.size(name)
         try:
             with self._zip.open(self._members[name]) as file:
@@ -110,13 +89,10 @@ class Archive:
             raise ModelImportError(f"{name} in the archive does not have the size it states")
 
     def unpack(self, folder: Path) -> Path:
-        """Write a model and its data into an empty folder, as fresh regular files.
+        """Write a model and its data as fresh regular files into an empty folder.
 
-        Returns:
-            The model: the only .onnx file in no folder that no other names as its data.
-
-        Raises:
-            ModelImportError: there is no such model, a folder where a file is, or damage.
+        Returns the only .onnx file in no folder that no other names as its data. Raises
+        ``ModelImportError`` if there is none, a folder where a file is, or damage.
         """
         models = [name for name in self.names if name.endswith(".onnx")]
         tops = [name for name in models if "/" not in name]
@@ -151,7 +127,6 @@ class Archive:
 
 
 def _make_folders(folder: Path, names: Iterable[str]) -> None:
-    """Make the folders in which files of these names lie."""
     made: set[PurePosixPath] = set()
     for name in names:
         if name.count("/") <= MAX_DEPTH:

@@ -18,10 +18,9 @@ from braid.engine.passes.body import map_operators
 
 
 def guess_batch(template: OpGraph) -> OpGraph | None:
-    """Return the template with ``batch`` as dimension 0 of every input; None if it cannot be.
+    """The template with ``batch`` as dimension 0 of every input; None if it cannot be.
 
-    It can be if each input's dimension 0 is open or 1, and no symbol there names an extent
-    elsewhere too.
+    It can be if dimension 0 of each input is open or 1, and names no other extent.
     """
     leading: set[str] = set()
     others: set[str] = set()
@@ -64,12 +63,7 @@ def rename_symbol(template: OpGraph, old: str, new: str) -> OpGraph:
 
 
 def repair_reshapes(template: OpGraph, at_batch_1: Mapping[str, TensorType]) -> OpGraph:
-    """Let constant Reshape targets follow the batch where batch 1 was written into them.
-
-    Args:
-        template: after the passes.
-        at_batch_1: specs of its values at batch 1, as far as known.
-    """
+    """Let constant Reshape targets follow the batch where batch 1 was written into them."""
     return map_operators(template, lambda op: _repaired(op, at_batch_1))
 
 

@@ -36,11 +36,7 @@ _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
 def outputs_by_content(graph: onnx.GraphProto) -> set[str]:
-    """Names of values whose length depends on the content of inputs.
-
-    Args:
-        graph: without local functions.
-    """
+    """Values of a graph without local functions whose length depends on content of inputs."""
     constants = {"", *(proto.name for proto in graph.initializer)}
     content = {info.name for info in graph.input} - constants
     by_content: set[str] = set()
@@ -67,12 +63,7 @@ def _takes_sizes(node: onnx.NodeProto, content: set[str]) -> bool:
 
 
 def kinds_by_content(graph: onnx.GraphProto, inputs: Iterable[str]) -> set[str]:
-    """Kinds of the operators that read what the content of some inputs makes.
-
-    Args:
-        graph: without local functions.
-        inputs: names.
-    """
+    """Kinds of operators, in a graph without local functions, that read what ``inputs`` make."""
     reached, kinds = set(inputs), set[str]()
     for node in graph.node:
         inside = list(all_nodes([node]))

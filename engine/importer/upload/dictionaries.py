@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-_MOST_CLASSES = 10
-"""Classes that are named in a remark."""
+_MOST_CLASSES = 10  # named in a remark
 _MOST_CHARACTERS = 300
 
 
 def without_dictionaries(model: ModelProto) -> str:
-    """Replace, in place, each ZipMap that makes an output of a model by the tensor it reads.
-
-    Returns:
-        Which outputs, and the classes of their columns, in words; "" if there are none.
-    """
+    """Replace ZipMaps in place by the tensors they read; returns a remark on outputs."""
     outputs = {output.name: output for output in model.graph.output}
     remarks = []
     for node in model.graph.node:

@@ -43,11 +43,7 @@ Constants = ChainMap[str, Array | None]  # None: the name is another value's in 
 
 
 def loops_against(model: onnx.ModelProto) -> list[str]:
-    """Reasons why loops of a model forbid running it; empty if nothing is known against them.
-
-    Args:
-        model: without local functions.
-    """
+    """Reasons why loops forbid running a model without local functions; empty if none is known."""
     counter = _Counter(list(model.opset_import))
     trips, _ = counter.count(model.graph, ChainMap())
     if trips > MOST_TRIPS and not counter.reasons:
@@ -109,7 +105,6 @@ class _Counter:
         return trips
 
     def _evaluated(self, node: onnx.NodeProto, constants: Constants) -> Array | None:
-        """The result of a node whose operands are all known; None if it is not known."""
         if node.op_type not in _EVALUATED or node.domain not in _ONNX or len(node.output) != 1:
             return None
         if any(name and constants.get(name) is None for name in node.input):

@@ -13,8 +13,7 @@ from onnx import AttributeProto, NodeProto, TensorProto
 
 from braid.engine.onnx.structure import all_nodes
 
-MAX_WORDS = 256
-"""Strings of one input that are tried."""
+MAX_WORDS = 256  # strings of one input that are tried
 
 _KEEPS_STRINGS = frozenset(
     {

@@ -20,11 +20,7 @@ from braid.engine.importer.upload.onnx_file import EXPORT, all_tensors, parse_mo
 
 
 def unpack_bundle(archive: Archive, work: Path) -> tuple[ModelProto, Path]:
-    """Return the model with all its weights in memory, and the unpacked model file.
-
-    Raises:
-        ModelImportError: no model, several, folders, odd names, or data that does not fit.
-    """
+    """The model with all weights in memory, and its file; may raise ``ModelImportError``."""
     if any(name.endswith("/data.pkl") for name in archive.names):
         raise ModelImportError(
             "the archive is a PyTorch checkpoint or TorchScript (.pt), whose pickle or code would "
@@ -37,11 +33,7 @@ def unpack_bundle(archive: Archive, work: Path) -> tuple[ModelProto, Path]:
 
 
 def read_with_data(file: Path, data: frozenset[str] = frozenset()) -> ModelProto:
-    """Read a model with its weights in memory; ``data`` names the files beside it, all in use.
-
-    Raises:
-        ModelImportError: it is not valid, names other files, or data that does not fit.
-    """
+    """``data``: names of the files beside it, all in use, else ``ModelImportError``."""
     model = parse_model(read_model(file), external=data)
     _fill(model, file.parent, data)
     return model

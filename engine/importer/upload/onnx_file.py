@@ -38,14 +38,9 @@ _OTHER_FORMATS = {
 
 
 def parse_model(data: bytes, external: frozenset[str] = frozenset()) -> ModelProto:
-    """Read the bytes of an ONNX file.
+    """Read an ONNX file; ``external``: names of the files beside it that may hold tensors.
 
-    Args:
-        data: the file.
-        external: names of the files beside it that may hold tensors.
-
-    Raises:
-        ModelImportError: not an ONNX model, or over a structural budget; says why.
+    Raises ``ModelImportError`` if it is no ONNX model, or over a structural budget.
     """
     model = _decoded(data)
     _check_tensors(model, external)
@@ -63,10 +58,9 @@ def _state_opset(model: ModelProto) -> None:
 
 
 def read_model(file: Path) -> bytes:
-    """Read a whole file, 1 MiB at a time.
+    """By 1 MiB: without preemption a kernel keeps the core for as long as one read takes.
 
-    A kernel built without preemption keeps the core for as long as one read takes: 0.1 to 0.3 s
-    were seen for 95 MB, during which that core answered no request.
+    0.1 to 0.3 s were seen for 95 MB, during which that core answered no request.
     """
     whole = io.BytesIO()  # joining a list of pieces takes the file's size twice
     with file.open("rb", buffering=0) as pieces:
@@ -104,11 +98,7 @@ def _decoded(data: bytes) -> ModelProto:
 
 
 def _check_tensors(model: ModelProto, external: frozenset[str]) -> None:
-    """Refuse data outside the upload; every tensor anywhere in the model is looked at.
-
-    Raises:
-        ModelImportError: naming the tensor and the place it points to.
-    """
+    """Raise ``ModelImportError`` if any tensor, in subgraphs too, points outside the upload."""
     for count, tensor in enumerate(all_tensors(model)):
         if count > MAX_TENSORS:
             raise ModelImportError(f"the model has more than {MAX_TENSORS} tensors")

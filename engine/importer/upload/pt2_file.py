@@ -30,11 +30,7 @@ _LIBRARIES = (".so", ".o", ".cubin", ".hsaco", ".dll", ".dylib", ".cpp", ".py", 
 
 
 def read_container(archive: Archive) -> tuple[Program, dict[str, Tensor]]:
-    """Return the program, and its weights by their names in the file.
-
-    Raises:
-        ModelImportError: not a .pt2 that is plain data; says why.
-    """
+    """The program, and weights by name; ``ModelImportError`` if it is not a .pt2 of plain data."""
     root = _root(archive)
     _refuse_code(archive, root)
     models = [name for name in archive.names if name.startswith(f"{root}models/")]
@@ -115,11 +111,7 @@ class _Strided:
     offset: int
 
     def of(self, storage: Tensor, weight: str) -> Tensor:
-        """The weight, which stays inside the file's bytes.
-
-        Raises:
-            ModelImportError: sizes, strides and offset reach outside, or overlap.
-        """
+        """A view of the file; ``ModelImportError`` if strides reach outside, or overlap."""
         sizes, kind = self.sizes, self.dtype
         elements = storage.numel() // kind.itemsize
         steps = zip(sizes, self.strides, strict=True)
@@ -138,11 +130,7 @@ class _Strided:
 
 
 def _strided(weight: str, payload: Mapping[str, Any]) -> _Strided:
-    """Read the description of a weight.
-
-    Raises:
-        ModelImportError: it is malformed, no strided tensor, or names a file elsewhere.
-    """
+    """Raises ``ModelImportError`` if it is malformed, no strided tensor, or elsewhere."""
     try:
         meta, layout = payload["tensor_meta"], payload["tensor_meta"]["layout"]
         if meta["dtype"] not in serialize._SERIALIZE_TO_TORCH_DTYPE:

@@ -41,52 +41,34 @@ class UploadedModel(Protocol):
     metadata: Mapping[str, str]  # properties that the file has of itself
 
     @property
-    def opset(self) -> int:
-        """Version of the operator set that the model uses."""
-        ...
+    def opset(self) -> int: ...
 
     def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-        """Return the template, its constants, and a remark for the report ("" if none).
-
-        Raises:
-            ModelImportError: it cannot be lowered.
-        """
+        """The template, its constants, and a remark for the report ("" if none)."""
         ...
 
     def whole(
         self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]], samples: Arrays
     ) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-        """Return the template of one operator that runs the model, its constants, and a complaint.
+        """Template of one operator that runs the model, its constants, and a complaint.
 
         The complaint says why nothing shows what its outputs are like: it ran on nothing that was
-        tried ("" if it did). ``reasons`` are against running it in parts.
-
-        Raises:
-            UnsupportedOperators: there is no safe way to run it; with all reasons.
+        tried ("" if it did). ``reasons`` are against running it in parts; ``UnsupportedOperators``
+        has them all, if there is no safe way.
         """
         ...
 
     def reference(self) -> ReferenceModel:
-        """Return an independent implementation of the model.
-
-        Raises:
-            ModelImportError: there is none that takes it.
-        """
+        """An independent implementation; ``ModelImportError`` if none takes the model."""
         ...
 
 
 def open_upload(
     upload: Path, work: Path, shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES
 ) -> UploadedModel:
-    """Tell the format of an uploaded file and read it.
+    """Tell the format of an uploaded file and read it; ``ModelImportError`` if it cannot be.
 
-    Args:
-        upload: the file.
-        work: an empty folder of this import's own.
-        shapes: that the caller knows to work, by input.
-
-    Raises:
-        ModelImportError: no format that Braid imports, or over a structural budget.
+    ``work`` is an empty folder of this import's own, ``shapes`` are known to work, by input.
     """
     try:
         zipped = is_zip(upload)
@@ -136,16 +118,10 @@ class OnnxUpload:
         shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES,
         remark: str = "",
     ) -> None:
-        """Keep a model that was read from a path.
+        """Keep a model, with all its weights, that was read from ``path``.
 
-        Args:
-            model: with all its weights.
-            path: where it lies.
-            work: the import's own folder.
-            file: that the artefact keeps for other runtimes; also a zip, with its data.
-            data: names of the files beside it with weights.
-            shapes: that the caller knows to work, by input.
-            remark: what differs from the file that was uploaded.
+        ``file`` is what the artefact keeps for other runtimes, also a zip, with its ``data`` files.
+        ``remark`` tells what differs from the upload.
         """
         from braid.engine.importer.upload.model_strings import words_of
         from braid.engine.onnx.structure import multiplies_integers
@@ -170,11 +146,10 @@ class OnnxUpload:
         return self._opsets.get("", self._opsets.get("ai.onnx", 0))
 
     def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-        """Lower through the table.
+        """The checker comes last, because it stops at the first operator it does not know.
 
-        The checker comes last, because it stops at the first operator it does not know. What it
-        finds in a model that lowers (an output without a shape, say) is worth a warning; the
-        comparison with the reference decides. It knows operators of ONNX alone, and no others.
+        A complaint about a model that lowers (an output without a shape, say) is worth a warning;
+        the comparison with the reference decides.
         """
         from braid.engine.importer.upload.onnx_file import complaint
 
@@ -184,11 +159,6 @@ class OnnxUpload:
         return template, weights, f"not valid ONNX: {against}" if against else ""
 
     def in_parts(self) -> tuple[OpGraph, Mapping[str, Tensor]]:
-        """Lower without a word against what lowers.
-
-        Raises:
-            ModelImportError: it cannot be lowered.
-        """
         from braid.engine.importer.upload.onnx_file import complaint
         from braid.engine.onnx.lowering import lower
         from braid.engine.onnx.old_operators import is_old, raised

@@ -61,16 +61,9 @@ def as_one_unit(
 ) -> tuple[OpGraph, dict[str, Tensor], str]:
     """The template of one operator that runs the whole model, and why it was not tried ("").
 
-    Args:
-        model: with all its weights.
-        reasons: why the lowering table refused it.
-        open_reference: loads the uploaded model.
-        given: shapes the caller knows to work, by input.
-        samples: content the caller knows to work.
-
-    Raises:
-        UnsupportedOperators: it is not safe, or ONNX Runtime refuses it too, for anything but the
-            content of integers; with all reasons.
+    ``reasons`` are the lowering table's against the model, ``given`` and ``samples`` are what the
+    caller knows to work. Raises ``UnsupportedOperators``, with all reasons, if it is not safe, or
+    ONNX Runtime refuses it too, for anything but the content of integers.
     """
     inputs, against = _boundary(model)
     against += [*_foreign(model), *_endless(model)]
@@ -114,7 +107,6 @@ def _probed(
 
 
 def _by_integers(model: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> set[str]:
-    """Kinds of operators that another content of integers or strings may satisfy."""
     names = [name for name, spec in inputs.items() if "FP" not in spec.dtype]
     return kinds_by_content(_inlined(model).graph, names)
 
@@ -135,7 +127,6 @@ def _declared(output: onnx.ValueInfoProto) -> list[Dim | None]:
 
 
 def _dtype(name: str) -> str:
-    """Name of an element type by ONNX Runtime's, such as tensor(float)."""
     short = name.removeprefix("tensor(").removesuffix(")")
     return _DTYPES.get(short, short.upper())
 
@@ -173,7 +164,6 @@ def _boundary(model: onnx.ModelProto) -> tuple[dict[str, TensorType], list[str]]
 
 
 def _all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Nodes of the graph, of the local functions and of all their subgraphs."""
     for body in (model.graph.node, *(function.node for function in model.functions)):
         yield from all_nodes(body)
 

@@ -28,11 +28,7 @@ class Disagreement(BraidError):
 
 
 def compare(expected: Outputs, got: Outputs, tolerance: float) -> float:
-    """Return the largest relative error over all outputs.
-
-    Raises:
-        Disagreement: naming the first output over the tolerance, of another shape or type.
-    """
+    """Largest relative error; ``Disagreement`` names the first output over the tolerance."""
     largest = 0.0
     for name, wanted in expected.items():
         actual = got[name]

@@ -69,7 +69,6 @@ class Example:
 
     @property
     def are_alike(self) -> bool:
-        """Whether all samples are the same one."""
         return bool(self.samples) and all(
             bool((tensor == tensor[:1]).all()) for tensor in self.samples.values()
         )
@@ -102,11 +101,7 @@ class Example:
         return flat[(torch.arange(rows) + seed) % len(flat)]
 
     def content_to_keep(self, reference: ReferenceModel, *, is_whole: bool) -> dict[str, Any]:
-        """Return content that the model takes, of inputs whose made up content it may not take.
-
-        Those are integers where it does not take zeros; of a model that runs whole, or that was
-        tried on samples, all.
-        """
+        """Integers where it takes no zeros; all, if it runs whole or was tried on samples."""
         kept = {
             name
             for name, spec in self.specs.items()
@@ -163,12 +158,7 @@ def find_example(
 ) -> Example:
     """Find shapes and content at which both the template and the reference run.
 
-    Args:
-        template: its symbols are the open extents.
-        weights: its constants.
-        reference: the uploaded model.
-        memory_bytes: most that the intermediate tensors may take together.
-        given: shapes the caller knows to work, by input.
+    ``memory_bytes`` bounds the intermediate tensors together; ``given`` shapes are known to work.
 
     Raises:
         ImportLimitExceeded: at the first shapes tried, the model takes too much memory.
@@ -192,10 +182,7 @@ def find_example(
 def _in_order_of_size(
     template: OpGraph, weights: Weights, given: Mapping[str, tuple[int, ...]]
 ) -> Iterator[tuple[dict[str, Tensor], Mapping[str, TensorType]]]:
-    """Content of the static inputs and shapes to try.
-
-    Static inputs may be sizes, of a Tile, say. Content that makes large tensors comes last.
-    """
+    """Content that makes large tensors comes last: static inputs may be sizes, of a Tile, say."""
     contents = list(_static_candidates(template, given))
     if len(contents) > 1:
         first = next(shape_candidates(template, given))
@@ -356,11 +343,7 @@ def _widened(reference: ReferenceModel, narrow: Example) -> Example:
 
 
 def check_memory(graph: OpGraph, memory_bytes: int) -> None:
-    """Refuse a static graph whose intermediate tensors take too much at any one time.
-
-    Raises:
-        TooMuchMemory: naming the operator at which that happens.
-    """
+    """Raise ``TooMuchMemory`` if intermediate tensors take too much at any operator."""
     last_reader = {name: i for i, op in enumerate(graph.operators) for name in op.reads()}
     live = 0
     for i, op in enumerate(graph.operators):

@@ -47,13 +47,9 @@ def sampled_example(
     given: Shapes,
     samples: Arrays,
 ) -> Example:
-    """Return samples as an example that both the template and the reference run.
+    """Samples as an example that template and reference run; the first sets static inputs.
 
-    The first sample decides the static inputs. For the arguments see ``find_example``.
-
-    Raises:
-        ImportLimitExceeded: the model takes too much memory at their shapes.
-        ModelImportError: they do not fit the inputs, or the model does not run on them.
+    Raises ``ImportLimitExceeded`` for memory, ``ModelImportError`` if they do not fit or run.
     """
     example = _example(template.inputs, samples, static_inputs(template), given)
     try:
@@ -69,11 +65,7 @@ def sampled_example(
 def runs_on_samples(
     inputs: Mapping[str, TensorType], reference: ReferenceModel, given: Shapes, samples: Arrays
 ) -> Example:
-    """Return samples as an example that the reference runs.
-
-    Raises:
-        ModelImportError: they do not fit the inputs, or it does not run on them.
-    """
+    """Samples as an example; ``ModelImportError`` if they do not fit, or do not run."""
     return _run(reference, _example(inputs, samples, (), given))
 
 

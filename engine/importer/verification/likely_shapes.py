@@ -28,11 +28,8 @@ def shape_candidates(
     """Static specs of the inputs, the likeliest first.
 
     Symbols take the same place of their lists first (square images), then every combination. The
-    lists end with extents that the model's operators state: an export may leave an axis open and
-    still work at one extent only. Combinations with those come last, as few are tried.
-
-    Raises:
-        ModelImportError: a given shape does not fit the model.
+    lists end with extents that operators state: an export may leave an axis open and work at one
+    extent only. Raises ``ModelImportError`` if a given shape does not fit.
     """
     bound = _bind_given(template, given)
     stated = _stated(template)

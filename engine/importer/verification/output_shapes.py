@@ -25,12 +25,7 @@ _SCALES = (2, 3)  # other extents to try, as multiples of the example's
 
 
 def with_output_specs(subject: Subject, batch: BatchAxes | None) -> OpGraph:
-    """The subject's template, with a symbolic spec for each of its outputs.
-
-    Args:
-        subject: verified.
-        batch: where the batch is; None for a model without.
-    """
+    """The verified template with a symbolic spec for each output; ``batch``: None without one."""
     template = subject.template
     extents = _open_extents(template.inputs, subject.example.specs)
     others = (_with_another_extent(subject, extents, symbol) for symbol in extents)
@@ -77,11 +72,7 @@ def _open_extents(
 
 
 def _output_shapes(subject: Subject, extents: Mapping[str, int]) -> dict[str, TensorType]:
-    """Output specs at batch 1 and these extents; names stand where content decides.
-
-    Raises:
-        InvalidRequest: the model does not run there.
-    """
+    """Specs at batch 1, with names where content decides; ``InvalidRequest`` if it does not run."""
     inputs = {
         name: spec.bind({BATCH: 1, **extents}) for name, spec in subject.template.inputs.items()
     }

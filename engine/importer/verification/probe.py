@@ -55,11 +55,7 @@ class Probe:
     by_content: Collection[str] = ()  # outputs whose extents content may decide
 
     def run(self, given: Mapping[str, tuple[int, ...]]) -> FoundAxes:
-        """Find specs of inputs and outputs.
-
-        Raises:
-            ModelImportError: the model runs at no shapes, or not on the samples.
-        """
+        """Raises ``ModelImportError`` if the model runs at no shapes, or not on the samples."""
         if self.samples:
             return self._around(runs_on_samples(self.inputs, self.reference, given, self.samples))
         bare = OpGraph("model", self.inputs, {}, {}, ())
@@ -80,8 +76,8 @@ class Probe:
     def _around(self, example: Example) -> FoundAxes:
         """Specs from runs that change the content, then one open extent at a time.
 
-        Inputs without names for an axis (columns of a table, tokens and their mask) may take
-        another extent of it together only; it gets one name then.
+        Inputs without names for an axis (tokens and their mask) may take another extent of it
+        together only; it gets one name then.
         """
         base = self._extents(example)
         runs = self._on_other_content(example)
@@ -156,13 +152,10 @@ class Probe:
         }
 
     def _on_other_content(self, example: Example) -> list[dict[str, TensorType]]:
-        """Specs of the outputs for several seeds, for many zeros and for zeros only.
+        """Specs for several seeds, many zeros, zeros only; ``ReferenceFailed`` by the first.
 
         Zeros shorten outputs whose length is a count of elements, as NonZero's; the model's own
         words those that leave words out.
-
-        Raises:
-            ReferenceFailed: it does not run on the first.
         """
         runs = [self._shapes(example.draw(None, 0))]
         drawn = example.draw(None, seed=3)
@@ -177,11 +170,6 @@ class Probe:
         return runs
 
     def _shapes(self, content: Mapping[str, Tensor]) -> dict[str, TensorType]:
-        """Specs of the outputs.
-
-        Raises:
-            ReferenceFailed: it does not run.
-        """
         return {name: spec_of(tensor) for name, tensor in self.reference.run(content).items()}
 
     def _elsewhere(self, example: Example, extents: Extents) -> OutputDims | None:

@@ -49,19 +49,11 @@ class ReferenceModel(Protocol):
     words: Words  # strings to try
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the outputs by name.
-
-        Raises:
-            ReferenceFailed: the model does not run on these inputs.
-        """
+        """Outputs by name; ``ReferenceFailed`` if the model does not run on these inputs."""
         ...
 
     def reordered(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the same outputs with other rounding, which shows how exact those of ``run`` are.
-
-        Raises:
-            ReferenceFailed: there is no other way to compute them.
-        """
+        """The same outputs with other rounding; ``ReferenceFailed`` if there is no other way."""
         ...
 
 
@@ -135,15 +127,9 @@ def open_reference(
 ) -> ReferenceModel:
     """Load the uploaded file into the first reference that takes it.
 
-    Args:
-        upload: the file.
-        words: strings to try.
-        newer: the model in a newer operator set, if the file's is older than references know.
-        on_integers: the model multiplies integers of 8 bits.
-
-    Raises:
-        ModelImportError: none does; gives ONNX Runtime's reason.
-        MemoryError: the model needs more memory than the import may use.
+    ``words`` are strings to try, ``newer`` the model in an operator set that references know,
+    ``on_integers``: it multiplies integers of 8 bits. Raises ``ModelImportError`` with ONNX
+    Runtime's reason, or ``MemoryError``.
     """
     try:
         return _OnnxRuntime(upload, words, on_integers=on_integers)

@@ -80,11 +80,7 @@ class Subject:
     batchable: bool = False  # rows are stated not to influence each other
 
     def specialised(self, rows: int | None) -> tuple[OpGraph, dict[str, Tensor]]:
-        """Return the static graph at the example's shapes, ``rows`` in place of dimension 0.
-
-        Raises:
-            InvalidRequest: it does not run at these shapes.
-        """
+        """``rows`` replaces dimension 0; ``InvalidRequest`` if it does not run at these shapes."""
         specs = {
             name: spec if rows is None else TensorType(spec.dtype, (rows, *spec.shape[1:]))
             for name, spec in self.example.specs.items()
@@ -97,7 +93,6 @@ class Subject:
 
     @property
     def weights_tolerance(self) -> float:
-        """The largest relative error that the precision of the weights explains."""
         types = {tensor.dtype for tensor in self.weights.values()}
         if self.rounded_to is not None:
             types.add(self.rounded_to)
@@ -126,12 +121,7 @@ def run(
     inputs: Mapping[str, Tensor],
     rounded_to: torch.dtype | None = None,
 ) -> dict[str, Tensor]:
-    """Outputs of a static graph.
-
-    Raises:
-        InvalidRequest: an operator refuses the content of its operands.
-        MemoryError: the process is at its limit.
-    """
+    """Raises ``InvalidRequest`` if an operator refuses the content of its operands."""
     try:
         return interpret(graph, constants, inputs, rounded_to=rounded_to)
     except BraidError:
@@ -143,17 +133,11 @@ def run(
 
 
 def verify_single(subject: Subject, reference: ReferenceModel) -> tuple[Subject, Checked]:
-    """Compare with the reference at the example's shapes.
+    """Compare at the example's shapes, on the first range of integers that passes.
 
     Masks drawn as large numbers, or a vocabulary of two, can make rounding decisive: then the
-    other ranges of integers that the model takes are tried as well.
-
-    Returns:
-        The subject with the first range that passes within the usual tolerance (or the one at
-        which rounding matters least), and the check there.
-
-    Raises:
-        ModelImportError: naming the first output that differs and its error.
+    other ranges that the model takes are tried, and the one where rounding matters least counts.
+    ``ModelImportError`` names the first output that differs and its error.
     """
     attempts = []
     for ranges in subject.example.integers:
@@ -172,11 +156,9 @@ def verify_single(subject: Subject, reference: ReferenceModel) -> tuple[Subject,
 
 
 def verify_content(subject: Subject, reference: ReferenceModel) -> Checked:
-    """Compare with the reference for two seeds; for more, as long as rounding decides.
+    """Compare for two seeds; for more, as long as rounding decides.
 
-    Raises:
-        ContentRefused: the model does not take the content.
-        ModelImportError: naming the first output that differs and its error.
+    Raises ``ContentRefused``, or ``ModelImportError`` with the output that differs and its error.
     """
     errors, tolerances, results = [], [], []
     static = subject.specialised(None)
@@ -203,10 +185,7 @@ def verify_content(subject: Subject, reference: ReferenceModel) -> Checked:
 
 
 def _is_invalid(subject: Subject, reference: ReferenceModel, inputs: Mapping[str, Tensor]) -> bool:
-    """Whether the model itself does not take these inputs, which the template refuses.
-
-    A template that runs the model whole refuses other shapes of outputs than it was made with.
-    """
+    """Not so where the template refuses other shapes of outputs than it was made with."""
     if any(unit.kind == KIND for unit in subject.template.operators):
         return True
     try:
@@ -223,12 +202,7 @@ def _agree(
     rows: int | None,
     got: Outputs,
 ) -> tuple[float, float]:
-    """(error, tolerance needed) of our outputs against the reference's.
-
-    Raises:
-        Disagreement: rounding does not explain the error.
-        ReferenceFailed: the reference does not take these inputs.
-    """
+    """(error, tolerance needed); raises ``Disagreement`` or ``ReferenceFailed``."""
     expected = reference.run(inputs)
 
     def rounding() -> float:
@@ -244,11 +218,7 @@ def _agree(
 def _explained(
     expected: Outputs, got: Outputs, tolerance: float, rounding: Callable[[], float]
 ) -> tuple[float, float]:
-    """(error, tolerance needed); beyond the usual one, by what rounding does.
-
-    Raises:
-        Disagreement: rounding does not explain the error.
-    """
+    """(error, tolerance needed); ``Disagreement`` if rounding does not explain the error."""
     try:
         return compare(expected, got, tolerance), tolerance
     except Disagreement:
@@ -288,12 +258,8 @@ def _in_double(subject: Subject) -> Subject:
 def verify_batches(subject: Subject, reference: ReferenceModel) -> tuple[BatchAxes, Checked]:
     """Compare rows in a batch with the same rows alone, and find the batch axis of each output.
 
-    Args:
-        subject: with the batch as dimension 0 of every input.
-        reference: the uploaded model.
-
-    Raises:
-        InvalidRequest, Disagreement: rows in a batch are not what they are alone; says where.
+    ``subject`` has the batch as dimension 0 of every input. Raises ``InvalidRequest`` or
+    ``Disagreement`` where rows in a batch are not what they are alone.
     """
     most = max(CHECKED_BATCHES)
     rows = subject.example.draw(most, seed=2)
@@ -327,11 +293,7 @@ def _rows(inputs: Mapping[str, Tensor], start: int, end: int) -> dict[str, Tenso
 
 
 def _batch_axis(name: str, outputs: Sequence[Tensor]) -> int | None:
-    """The axis whose extent is the batch at batch 1, 3 and 5; None if the shape does not follow.
-
-    Raises:
-        Disagreement: the shape follows the batch in another way.
-    """
+    """Axis that is the batch at 1, 3 and 5; None: shape is fixed; ``Disagreement`` otherwise."""
     shapes = [tuple(output.shape) for output in outputs]
     if len(set(shapes)) == 1:
         return None
