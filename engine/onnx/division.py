@@ -27,7 +27,6 @@ _MOST_KEPT = 64  # elements of an initialiser that the types of values may depen
 
 
 def divides_integers(model: ModelProto) -> bool:
-    """Whether a run may divide the least integer by -1."""
     model = _inlined(model)
     unsafe = _Unsafe(model)
     graphs = _graphs(model.graph) if unsafe.may_be else ()
@@ -44,7 +43,6 @@ def guard_division(model: ModelProto) -> ModelProto:
 
 
 def guarded_bytes(model: bytes) -> bytes:
-    """Return the bytes of a model that ``guard_division`` has seen."""
     if not any(kind in model for kind in (b"Div", b"STFT")):
         return model
     return bytes(guard_division(onnx.load_model_from_string(model)).SerializeToString())

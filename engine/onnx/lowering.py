@@ -37,10 +37,9 @@ def lower(model: onnx.ModelProto) -> tuple[OpGraph, dict[str, Tensor]]:
     """Return the template graph of a model, and its constants by value name.
 
     Raises:
-        UnsupportedOperators: naming every use of an operator, attribute, operand or type that the
-            table does not cover.
-        ModelImportError: the graph is malformed: cyclic, too deeply nested, a name defined twice
-            or never, an initialiser that does not fill its shape.
+        UnsupportedOperators: naming every use that the table does not cover.
+        ModelImportError: the graph is cyclic or too deeply nested, defines a name twice or never,
+            or has an initialiser that does not fill its shape.
     """
     return _Lowering(model).run()
 
@@ -173,11 +172,7 @@ class _Lowering:
 
 
 def _covered(proto: onnx.NodeProto, version: int) -> Lower:
-    """Lowering of a node of the default domain.
-
-    Raises:
-        UnsupportedUse: the table has none for its form.
-    """
+    """Raises ``UnsupportedUse`` if the table has no lowering for the node's form."""
     entry = TABLE.get(proto.op_type)
     if entry is None:
         raise UnsupportedUse("not in the table")

@@ -60,8 +60,6 @@ CONTRIBUTED: Mapping[str, Lower] = MappingProxyType(_CONTRIBUTED)
 
 
 def contributed(op_type: str) -> Callable[[Lower], Lower]:
-    """Enter the decorated function as the lowering of an operator of ``com.microsoft``."""
-
     def enter(lower: Lower) -> Lower:
         assert op_type not in _CONTRIBUTED, f"{op_type} is lowered twice"
         _CONTRIBUTED[op_type] = lower
@@ -75,13 +73,8 @@ def lowers_to(
 ) -> None:
     """Enter an operator that becomes one operator of ``kind`` with the same operands.
 
-    Args:
-        kind: an entry of ``braid.engine.ops``.
-        op_type: the ONNX operator.
-        first: since-versions understood, inclusive.
-        last: the same.
-        operands: how many the operator has; none may be absent.
-        numbers: attribute of the kind -> ONNX float attribute and its default value.
+    ``first`` and ``last`` since-versions are included; ``operands`` may not be absent. ``numbers``:
+    attribute of the kind -> ONNX float attribute and its default value.
     """
 
     @lowers(op_type, first, last)

@@ -17,17 +17,13 @@ from braid.engine.lowering.builder import UnsupportedUse
 
 
 def shortest(value: float) -> float:
-    """Shortest decimal that rounds to this single-precision number: 0.1 and not 0.10000000149.
-
-    The exporter was given that number, and other formats store it in double precision.
-    """
+    """The number given to the exporter, as formats in FP64 store it: 0.1, not 0.10000000149."""
     return float(str(np.float32(value)))
 
 
 class OnnxNode:
-    """An ONNX node with resolved operand names.
+    """``inputs`` and ``outputs`` hold value names of the graph being built, ``""`` where absent.
 
-    ``inputs`` and ``outputs`` hold value names of the graph being built, ``""`` where absent.
     ``version`` is the opset in which this form of the operator came up (its since-version).
     """
 
@@ -56,7 +52,6 @@ class OnnxNode:
         return len(self._inputs)
 
     def maybe(self, index: int) -> str:
-        """Value name of operand ``index``, ``""`` if absent."""
         self._used.add(index)
         return self._inputs[index] if index < len(self._inputs) else ""
 
@@ -147,7 +142,6 @@ class OnnxNode:
         self._read.update(attributes)
 
     def require(self, attribute: str, value: int) -> None:
-        """Refuse an integer attribute that is given with another value."""
         if self.integer(attribute, value) != value:
             raise UnsupportedUse(f"{attribute}={self.integer(attribute)}")
 

@@ -41,12 +41,10 @@ def reads_of(node: onnx.NodeProto) -> set[str]:
 def in_order(
     graph: onnx.GraphProto, path: str, builder: Builder
 ) -> Iterator[tuple[onnx.NodeProto, str]]:
-    """Nodes in an order in which each reads only earlier results, with their labels.
+    """Nodes, with their labels, in an order in which each reads only earlier results.
 
-    The order of the file is kept where it is one.
-
-    Raises:
-        ModelImportError: a value that nothing produces, one produced twice, or a cycle.
+    It is the file's order, if that is one. Raises ``ModelImportError`` for a value that nothing
+    produces, one produced twice, or a cycle.
     """
     labels = [f"{path}{node.name or f'{node.op_type}_{i}'}" for i, node in enumerate(graph.node)]
     made_by: dict[str, int] = {}

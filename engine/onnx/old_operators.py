@@ -46,7 +46,6 @@ _DEFAULTS: Mapping[str, Mapping[str, float]] = {
 
 
 def is_old(model: ModelProto) -> bool:
-    """Whether a model states an operator set older than those of the lowering table."""
     stated = [opset.version for opset in model.opset_import if opset.domain in DEFAULT_DOMAINS]
     return bool(stated) and stated[0] < OLDEST_OPSET
 
@@ -54,8 +53,7 @@ def is_old(model: ModelProto) -> bool:
 def raised(model: ModelProto) -> ModelProto:
     """Return an old model in the oldest set of the lowering table; the given one is not changed.
 
-    Raises:
-        UnsupportedOperators: naming the nodes that cannot be written in that set.
+    Raises ``UnsupportedOperators``, naming the nodes that cannot be written in that set.
     """
     made = ModelProto()
     made.CopyFrom(model)

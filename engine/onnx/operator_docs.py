@@ -12,7 +12,6 @@ CONDITIONAL = "the condition must follow from shapes and from small inputs given
 
 
 def opsets(entry: Lowering) -> tuple[int, int]:
-    """First and last operator set whose form of the operator is covered."""
     later = [
         schema.since_version
         for schema in defs.get_all_schemas_with_history()

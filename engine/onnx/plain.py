@@ -20,18 +20,14 @@ from braid.engine.lowering.builder import UnsupportedUse
 from braid.engine.onnx.structure import all_nodes, graphs_of
 from braid.engine.onnx.tensors import dtype_name, to_tensor
 
-MAX_DENSE_BYTES = 2 << 30
-"""Most bytes that all sparse tensors of a model may take, made dense."""
+MAX_DENSE_BYTES = 2 << 30  # most bytes of all sparse tensors of a model, made dense
 
 
 def make_plain(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Change a model, which has its weights in memory, in place.
 
-    Args:
-        shapes: that the caller knows to work, by input; they decide ranks that the file leaves out.
-
-    Raises:
-        ModelImportError: a sparse tensor is malformed, or dense ones would take too much.
+    ``shapes``, known to work, decide ranks that the file leaves out. Raises ``ModelImportError``
+    if a sparse tensor is malformed, or dense ones would take too much.
     """
     _make_dense(model)
     outputs = {output.name: output for output in reversed(model.graph.output)}
@@ -83,7 +79,6 @@ def _dense_bytes(sparse: SparseTensorProto) -> int:
 
 
 def _dense(sparse: SparseTensorProto) -> TensorProto:
-    """Return a tensor of the values of a sparse one, and of zeros elsewhere."""
     label, shape = f"sparse tensor {sparse.values.name!r}", tuple(sparse.dims)
     try:
         values, indices = to_tensor(sparse.values), to_tensor(sparse.indices)
@@ -99,11 +94,7 @@ def _dense(sparse: SparseTensorProto) -> TensorProto:
 
 
 def _places(label: str, shape: tuple[int, ...], count: int, indices: Tensor) -> Tensor:
-    """Return the places of the values in the flattened tensor.
-
-    Raises:
-        ModelImportError: they are not one valid place for each value, or one comes twice.
-    """
+    """Places of values in the flat tensor; ``ModelImportError`` for invalid or double ones."""
     if indices.is_floating_point() or indices.dtype == torch.bool or count < 0:
         raise ModelImportError(f"{label} is malformed: give a list of values and integer indices")
     extents = shape if indices.dim() == 2 else (math.prod(shape),)

@@ -24,8 +24,7 @@ EXPANDED = (
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model in a form that ``lower`` takes; the given one is not changed.
 
-    Raises:
-        ModelImportError: functions that call themselves or grow beyond the importer's budget.
+    Raises ``ModelImportError`` if functions call themselves or grow beyond the budget.
     """
     check_nesting(model.graph)
     if model.functions:
@@ -36,11 +35,7 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check(model: onnx.ModelProto) -> None:
-    """Refuse a model that onnx calls malformed: its inliner crashes on such.
-
-    Raises:
-        ModelImportError: the checker's reason.
-    """
+    """Raise ``ModelImportError`` if onnx calls a model malformed: its inliner crashes on such."""
     try:
         checker.check_model(_with_output_shapes(model))
     except Exception as error:  # the checker raises whatever its C++ throws
@@ -50,10 +45,7 @@ def _check(model: onnx.ModelProto) -> None:
 
 
 def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with a shape declared for every output, which the checker demands.
-
-    Any shape does: the checker compares none.
-    """
+    """Declare a shape, of which any will do, for each output: the checker demands it."""
     if all(output.type.tensor_type.HasField("shape") for output in model.graph.output):
         return model
     copy = onnx.ModelProto()

@@ -14,8 +14,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from braid.core.errors import ModelImportError
 
-DEFAULT_DOMAINS = ("", "ai.onnx")
-"""Of ONNX's own operators."""
+DEFAULT_DOMAINS = ("", "ai.onnx")  # of ONNX's own operators
 
 _ON_INTEGERS = frozenset(
     {
@@ -36,11 +35,7 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes of a graph or function and of their subgraphs, without recursion.
-
-    Raises:
-        ModelImportError: subgraphs nested more than ``MAX_NESTING`` deep.
-    """
+    """Nodes with those of subgraphs; ``ModelImportError`` beyond ``MAX_NESTING``. No recursion."""
     pending = [(nodes, 0)]
     while pending:
         level, depth = pending.pop()
@@ -66,19 +61,14 @@ def multiplies_integers(model: ModelProto) -> bool:
 
 
 def check_nesting(graph: GraphProto) -> None:
-    """Refuse subgraphs in subgraphs beyond any real model.
-
-    Raises:
-        ModelImportError: nested more than ``MAX_NESTING`` deep.
-    """
+    """Raise ``ModelImportError`` for subgraphs nested more than ``MAX_NESTING`` deep."""
     deque(all_nodes(graph.node), maxlen=0)
 
 
 def check_structure(model: ModelProto) -> None:
     """Bound the number of nodes, counting every function call as the function's body.
 
-    Raises:
-        ModelImportError: over the budget, nested too deep, or functions that call themselves.
+    Raises ``ModelImportError``, also for too deep nesting and functions that call themselves.
     """
     functions = {(f.domain, f.name): f for f in model.functions}
     if len(functions) != len(model.functions):
@@ -103,11 +93,7 @@ def _expanded_size(nodes: Iterable[NodeProto], sizes: dict[tuple[str, str], int]
 def _calls_first(
     functions: dict[tuple[str, str], FunctionProto],
 ) -> Iterator[tuple[str, str]]:
-    """Functions, each after those it calls.
-
-    Raises:
-        ModelImportError: a function calls itself, directly or not.
-    """
+    """Functions, each after those it calls; ``ModelImportError`` if one calls itself."""
     calls = {
         key: {(n.domain, n.op_type) for n in all_nodes(f.node)} & functions.keys()
         for key, f in functions.items()

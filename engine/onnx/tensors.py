@@ -33,11 +33,7 @@ DTYPES: Mapping[int, str] = {
 
 
 def dtype_name(data_type: int) -> str:
-    """OIP name of an ONNX element type.
-
-    Raises:
-        UnsupportedUse: Braid has no such type.
-    """
+    """OIP name of an ONNX element type; ``UnsupportedUse`` if Braid has no such type."""
     try:
         return DTYPES[data_type]
     except KeyError:
@@ -48,12 +44,7 @@ def dtype_name(data_type: int) -> str:
 
 
 def to_tensor(proto: TensorProto) -> torch.Tensor:
-    """Return an initialiser or a tensor attribute as a torch tensor.
-
-    Raises:
-        UnsupportedUse: an element type that Braid has not.
-        ModelImportError: external data, or data that does not fill the shape.
-    """
+    """Raises ``UnsupportedUse`` for its type, ``ModelImportError`` unless data fills the shape."""
     label = f"tensor {proto.name!r}"
     if proto.data_location == TensorProto.EXTERNAL or proto.external_data:
         raise ModelImportError(
@@ -87,15 +78,9 @@ def to_tensor(proto: TensorProto) -> torch.Tensor:
 def input_spec(info: onnx.ValueInfoProto, *, or_strings: bool = False) -> TensorType:
     """Return the spec of a model input; each open extent gets a symbol.
 
-    A name the model gives is kept; ``?`` and extents without a name get a name of their own.
-
-    Args:
-        info: the input.
-        or_strings: it may be a tensor of strings, which no operator of ours takes.
-
-    Raises:
-        UnsupportedUse: not a tensor, or an element type that Braid has not.
-        ModelImportError: no shape.
+    A name the model gives is kept; ``?`` and extents without a name get a name of their own. No
+    operator of ours takes strings. Raises ``UnsupportedUse`` for its type, ``ModelImportError``
+    without a shape.
     """
     if not info.type.HasField("tensor_type"):
         raise UnsupportedUse(f"input {info.name!r} is not a tensor")

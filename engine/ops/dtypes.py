@@ -40,11 +40,7 @@ DTYPE_NAMES: Mapping[torch.dtype, str] = {dtype: name for name, dtype in TORCH_D
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The torch type of an OIP name.
-
-    Raises:
-        InvalidArtefact: no such type.
-    """
+    """The torch type of an OIP name; ``InvalidArtefact`` if there is none."""
     try:
         return TORCH_DTYPES[name]
     except KeyError:
@@ -52,7 +48,6 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def empty_of(spec: TensorType) -> Tensor:
-    """Memory for a tensor of a static type."""
     assert spec.is_static, f"{spec} is symbolic"
     return torch.empty([int(dim) for dim in spec.shape], dtype=torch_dtype(spec.dtype))
 
@@ -69,13 +64,10 @@ def array_of(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
-    """Return a tensor on the memory of a contiguous array.
+    """A tensor on the memory of a contiguous array; ``TypeError`` if torch has not its type.
 
     ONNX Runtime's UINT64 is C's unsigned long long, which torch refuses although numpy calls it
     equal to the uint64 that torch takes.
-
-    Raises:
-        TypeError: torch has not its type.
     """
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)

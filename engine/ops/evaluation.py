@@ -14,8 +14,7 @@ from braid.engine.ops.kinds import call, op
 from braid.engine.ops.shape_rules import shape_of
 from braid.engine.runtime.memory import raise_out_of_memory
 
-TENSOR_BYTES = 2**36
-"""A tensor larger than this comes from a broken or hostile model."""
+TENSOR_BYTES = 2**36  # more comes from a broken or hostile model
 
 
 class TooLarge(InvalidRequest):
@@ -28,14 +27,9 @@ _HALVES = frozenset({torch.float16, torch.bfloat16})
 def call_in_fp32(
     operator: Operator, operands: Sequence[Tensor | None], dtypes: Sequence[torch.dtype]
 ) -> tuple[Tensor, ...]:
-    """Run an operator; on 16-bit floats it computes in FP32 and rounds its results once.
+    """Run an operator; on 16-bit floats it computes in FP32 and rounds once, to ``dtypes``.
 
     So do the kernels of fused units. And torch's own on 16 bits spread NaN to their neighbours.
-
-    Args:
-        operator: as for ``call``.
-        operands: as for ``call``.
-        dtypes: of the results.
     """
     has_halves = any(x is not None and x.dtype in _HALVES for x in operands)
     if not has_halves or op(operator.kind).as_filed:
@@ -57,10 +51,7 @@ def attempt(
 ) -> tuple[Tensor, ...]:
     """Run an operator; ``device`` is where the results go if there are no operands.
 
-    Raises:
-        InvalidRequest: it cannot run on these operands.
-        TooLarge: it would make an absurdly large tensor.
-        MemoryError: the process is at its limit.
+    Raises ``InvalidRequest``, ``TooLarge`` (an absurdly large tensor) or ``MemoryError``.
     """
     tensors = [tensor for tensor in operands if tensor is not None]
     try:

@@ -35,9 +35,7 @@ WITH_SUM = {"aten.convolution": "braid.convolution_add", "aten.linear": "braid.l
 WEIGHTED_SUM = "braid.weighted_sum"
 """Kind that adds its operands, each times one of the numbers ``weights``."""
 
-EPILOGUE = "epilogue"
-"""Attribute of a fused unit: unary kinds applied in order to output 0, each
-``[kind, attribute, value, attribute, value, ...]``."""
+EPILOGUE = "epilogue"  # unary kinds applied in order to output 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +52,7 @@ class OpDef:
     records: Mapping[str, type] = field(default_factory=dict)  # parameter of run -> dataclass
 
     def bound(self, attributes: Mapping[str, Any]) -> Run:
-        """Return ``run`` with the attributes of one operator, some of them gathered in records.
-
-        Raises:
-            TypeError: a record lacks an attribute.
-        """
+        """``run`` with attributes, some gathered in records; ``TypeError`` if one lacks."""
         given, rest = {}, dict(attributes)
         for parameter, record in self.records.items():
             names = [entry.name for entry in fields(record) if entry.name in rest]
@@ -80,11 +74,7 @@ def operator(
     as_filed: bool = False,
     **records: type,
 ) -> Callable[[_RunT], _RunT]:
-    """Enter the decorated function into the table as ``kind``.
-
-    ``records`` name parameters of the function that are dataclasses: each is made of those
-    attributes of the operator that are its fields.
-    """
+    """``records``: parameters that are dataclasses, made of the attributes named as fields."""
 
     def enter(run: _RunT) -> _RunT:
         assert kind not in _OPS, f"{kind} is defined twice"
@@ -95,11 +85,7 @@ def operator(
 
 
 def op(kind: str) -> OpDef:
-    """Return the definition of a kind.
-
-    Raises:
-        InvalidArtefact: this version of the engine has no such kind.
-    """
+    """Raises ``InvalidArtefact`` if this version of the engine has no such kind."""
     try:
         return _OPS[kind]
     except KeyError:
@@ -109,11 +95,7 @@ def op(kind: str) -> OpDef:
 
 
 def epilogue_steps(literal: Literal) -> list[tuple[OpDef, dict[str, Any]]]:
-    """Read the ``epilogue`` attribute: each pointwise kind with its attributes.
-
-    Raises:
-        InvalidArtefact: it is not a list of pointwise kinds with their attributes.
-    """
+    """Pointwise kinds with their attributes, else ``InvalidArtefact``."""
     steps = []
     for entry in literal if isinstance(literal, list) else []:
         if not isinstance(entry, list) or not entry or len(entry) % 2 == 0:
@@ -127,10 +109,10 @@ def epilogue_steps(literal: Literal) -> list[tuple[OpDef, dict[str, Any]]]:
 
 
 def bound(operator: Operator) -> Run:
-    """Return one operator of a static graph as a function of its operands, epilogue included.
+    """One operator of a static graph as a function of its operands, epilogue included.
 
-    The function gives a tensor, or a tuple of tensors. It raises InvalidRequest for values of its
-    operands that the operator cannot use, as far as these are on the CPU.
+    It gives a tensor or a tuple. It raises InvalidRequest for values of its operands that the
+    operator cannot use, as far as these are on the CPU.
     """
     attributes = dict(operator.attributes)
     epilogue = epilogue_steps(attributes.pop(EPILOGUE, None))
@@ -171,11 +153,6 @@ def _refusing(operator: Operator, values: Values, run: Run, *, late: bool) -> Ru
 
 
 def call(operator: Operator, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """Run one operator of a static graph, its epilogue included.
-
-    Args:
-        operator: no host operands and no branches.
-        inputs: one for each of ``operator.inputs``, None where that is ``""``.
-    """
+    """Run an operator of a static graph, without host operands or branches; ``""`` takes None."""
     outputs = bound(operator)(*inputs)
     return (outputs,) if isinstance(outputs, Tensor) else outputs

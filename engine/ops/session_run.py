@@ -23,13 +23,7 @@ _EXACT_SUMS = "session.x64quantprecision"
 def new_session(
     model: str | Path | bytes, options: Any, provider: Any = "CPUExecutionProvider"
 ) -> Any:
-    """Open a session that adds products of 8 bits without saturating, wherever it can.
-
-    Args:
-        model: path or content.
-        options: of the session; they may be changed.
-        provider: of ONNX Runtime.
-    """
+    """``model``: path or content; ``options`` may be changed, so that 8-bit sums are exact."""
     from onnxruntime import InferenceSession
 
     options.add_session_config_entry(_EXACT_SUMS, "1")

@@ -35,10 +35,7 @@ _OF_INTEGERS = {
 
 
 def shape_of(operator: Operator, operands: Sequence[Tensor | None]) -> Shape | None:
-    """Return the shape of the only result, which is of the type of all operands.
-
-    None where there is no rule, or the operands are not numbers of one type on meta.
-    """
+    """Shape of the only result of numbers of one type on meta; None where there is no rule."""
     definition = op(operator.kind)
     rule = _same if definition.pointwise else _RULES.get(operator.kind)
     if rule is None:
@@ -218,7 +215,6 @@ def _pool(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape | Non
 
 
 def _axis(axis: Literal, shape: Shape) -> int | None:
-    """Number of an axis from the front; None if there is none."""
     if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
         return None
     return axis % len(shape)

@@ -54,7 +54,6 @@ class ValueRange:
         return 0 if not self.zero and not array.all() else None
 
     def refusal(self, operator: Operator, wrong: int) -> InvalidRequest:
-        """The refusal of an element that is not in the range."""
         return InvalidRequest(
             f"operator {operator.name!r} ({operator.kind}) cannot use the {self.what} {wrong}; "
             f"it takes {self}"
@@ -71,11 +70,7 @@ Values = Callable[[Sequence[Shape | None], Mapping[str, Any]], Iterable[ValueRan
 
 
 def refuse_values(operator: Operator, values: Values, operands: Sequence[Tensor | None]) -> None:
-    """Look for values that an operator cannot use; tensors on a GPU are not looked at.
-
-    Raises:
-        InvalidRequest: naming the operator and the first such value.
-    """
+    """Raise ``InvalidRequest`` for the first such value; tensors on a GPU are not looked at."""
     shapes = [None if tensor is None else tensor.shape for tensor in operands]
     for wanted in values(shapes, operator.attributes):
         tensor = operands[wanted.operand]
@@ -153,12 +148,10 @@ _SOURCE = re.compile(r"^\S+\.(?:cc|h):\d+ .* was false\. ")  # of ONNX Runtime, 
 
 
 def refused_values(error: Exception, origins: Sequence[Sequence[str]]) -> InvalidRequest | None:
-    """Return the error for the caller of a run that ended with ``error``; None if not for values.
+    """Error of a run for its caller if ONNX Runtime refused values, else None.
 
-    Args:
-        error: from ONNX Runtime.
-        origins: for kinds of operators, the inputs of the model that decide their addresses:
-            ``[["RoiAlign", "rois", "batch"], ...]``.
+    ``origins``: for kinds of operators, the inputs of the model that decide their addresses:
+    ``[["RoiAlign", "rois", "batch"], ...]``.
     """
     refusals = list(_REFUSAL.finditer(str(error)))  # that of a loop before one inside of it
     if not refusals or is_out_of_memory(error):

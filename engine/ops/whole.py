@@ -36,16 +36,12 @@ from braid.engine.ops.value_ranges import refused_values
 from braid.engine.runtime.stopping import stoppable_session_run
 
 KIND = "braid.onnxruntime"
-RUN_SECONDS = 60.0
-"""Limit of a run without a stop signal: a loop over run-time values may never end."""
-
-MOST_BYTES = 16 << 30
-"""Limit of all tensors of all sessions together, on any machine."""
+RUN_SECONDS = 60.0  # without a stop signal: a loop over run-time values may never end
+MOST_BYTES = 16 << 30  # limit of all tensors of all sessions together, on any machine
 
 _MODEL = "model"
 
-_FRAGILE = ("GRU", "LSTM", "ConvTranspose", "STFT", "Unique")
-"""Kinds by which ONNX Runtime ends the process where an operand has no elements."""
+_FRAGILE = ("GRU", "LSTM", "ConvTranspose", "STFT", "Unique")  # end the process by empty operands
 
 _sessions: dict[int, tuple[Any, str]] = {}  # id of the model's tensor -> as ``_session``
 _registered = threading.Event()
@@ -55,10 +51,7 @@ Extents = Sequence[int | str]
 
 @dataclass(frozen=True, slots=True)
 class WholeModel:
-    """Attributes of ``braid.onnxruntime``; a name in a shape stands for an open extent.
-
-    An output's extent whose name is of no input follows the content of a request.
-    """
+    """A name in a shape is an open extent; of no input, it follows the content of a request."""
 
     names: Sequence[str]  # the model's inputs
     outputs: Sequence[str]
@@ -73,11 +66,7 @@ class WholeModel:
     is_untried: bool = False  # it never ran, so even the ranks of its outputs may be others
 
     def result_specs(self, shapes: Sequence[Extents]) -> list[TensorType]:
-        """Return specs of the results; extents that follow the content keep their names.
-
-        Raises:
-            ValueError: the inputs do not have the declared extents.
-        """
+        """Extents that follow content keep names; ``ValueError`` if inputs are not as declared."""
         extents: dict[int | str, int | str] = {}
         for shape, declared in zip(shapes, self.input_shapes, strict=True):
             if len(declared) != len(shape):
@@ -93,11 +82,7 @@ class WholeModel:
         ]
 
     def check(self, results: Sequence[Any], specs: Sequence[TensorType]) -> None:
-        """Refuse results of other shapes than were seen when the model was imported.
-
-        Raises:
-            OtherExtents: naming the first such output.
-        """
+        """Raise ``OtherExtents`` for the first result of another shape than the import saw."""
         for name, result, wanted in zip(self.outputs, results, specs, strict=True):
             if not (self.is_untried or wanted.takes(result.shape)):
                 raise OtherExtents(
@@ -108,11 +93,7 @@ class WholeModel:
 
 @operator(KIND, as_filed=True, whole=WholeModel)
 def whole_model(model: Tensor, *inputs: Tensor, whole: WholeModel) -> tuple[Tensor, ...]:
-    """Run a model that is stored as bytes.
-
-    Args:
-        model: the file, UINT8.
-        inputs: one for each of ``whole.names``.
+    """Run a ``model`` that is stored as bytes.
 
     Raises:
         InvalidRequest: an operator cannot use the values.
@@ -141,10 +122,7 @@ def run_arrays(
     specs: Sequence[TensorType],
     seconds: float = RUN_SECONDS,
 ) -> list[Any]:
-    """Run on numpy arrays, strings as objects; returns those of ``whole.outputs``.
-
-    ``specs`` are those of the results; errors are those of ``whole_model``.
-    """
+    """Run on numpy arrays, strings as objects; ``specs`` are those of the results."""
     session, fragile = _session(model)
     if fragile and any(0 in array.shape for array in feeds.values()):
         raise InvalidRequest(f"an input has no elements; a model with {fragile} needs some")
@@ -165,10 +143,7 @@ def run_arrays(
 def run_named(
     graph: OpGraph, constants: Mapping[str, Tensor], feeds: Mapping[str, Any]
 ) -> dict[str, tuple[Any, TensorType]]:
-    """Run a graph of one whole model on numpy arrays, strings as objects.
-
-    Returns the results by name, with their specs; errors are those of ``whole_model``.
-    """
+    """Run a graph of one whole model on numpy arrays, strings as objects."""
     (unit,) = graph.operators
     assert unit.kind == KIND, unit.kind
     whole = attributes_of(unit)
@@ -185,10 +160,7 @@ def _without_data(spec: TensorType) -> Tensor:
 
 
 def output_specs(graph: OpGraph) -> dict[str, TensorType]:
-    """Specs of the outputs of a static graph, by the name that callers see.
-
-    Extents that follow the content have names, in a graph of a whole model.
-    """
+    """By the names that callers see; of a whole model, extents that follow content have names."""
     specs = {value: graph.spec(value) for value in graph.outputs.values()}
     for unit in graph.operators:
         if unit.attributes.get("follows_content"):
@@ -218,13 +190,10 @@ def whole_graph(
     model: Tensor,
     attributes: Mapping[str, Literal],
 ) -> tuple[OpGraph, dict[str, Tensor]]:
-    """Return the graph of one operator that runs a model, and its only constant.
+    """Return the graph of one operator that runs a model (bytes, UINT8), and its only constant.
 
-    Args:
-        inputs: specs by name.
-        outputs: specs by name; an extent with a name of no input follows the content.
-        model: bytes of the file, UINT8.
-        attributes: of the operator, beside what the specs say.
+    In ``outputs`` an extent with a name of no input follows the content. ``attributes`` come
+    beside what the specs say.
     """
     constant = _MODEL
     while constant in inputs or constant in outputs:
@@ -255,12 +224,7 @@ def whole_graph(
 
 
 def loose_graph(template: OpGraph, model: Tensor) -> tuple[OpGraph, dict[str, Tensor]]:
-    """Return the graph that runs a template's ``model`` whole, results of any shape, and its bytes.
-
-    Args:
-        template: with specs of its outputs. Names of its extents are not kept.
-        model: the file, UINT8.
-    """
+    """Graph that runs a template's ``model`` whole, with extents of any size, and its bytes."""
     specs = {name: template.spec(value) for name, value in template.outputs.items()}
     inputs = {name: _open(f"{name}<", spec) for name, spec in template.inputs.items()}
     outputs = {name: _open(f"{name}>", spec) for name, spec in specs.items()}

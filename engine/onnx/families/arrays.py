@@ -133,7 +133,6 @@ def non_zero(node: OnnxNode, to: Builder) -> None:
 
 @lowers("Compress", 9, 28, "only by a constant condition")
 def compress(node: OnnxNode, to: Builder) -> None:
-    """Pick the slices for which a constant condition holds."""
     axis = node.integer("axis") if node.has("axis") else None
     host = {"condition": node.operand(1)}
     to.emit("braid.compress", [node.operand(0)], node.output, host=host, axis=axis)

@@ -93,7 +93,6 @@ def mean(node: OnnxNode, to: Builder) -> None:
 
 @lowers("Add", 7, 14, "a constant vector added to a matrix product becomes its bias")
 def add(node: OnnxNode, to: Builder) -> None:
-    """Sum of two values; one becomes the bias of a linear operator where it can."""
     emit_sum(to, node.operand(0), node.operand(1), node.outputs[0])
 
 

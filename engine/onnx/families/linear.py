@@ -97,7 +97,6 @@ def _pad_spatial(to: Builder, x: str, pads: Pairs, outputs: Sequence[str] = ("",
 
 
 def _window(node: OnnxNode, rank: int, transposed: bool) -> ConvolutionWindow:
-    """The window of a node, its padding still to be found."""
     return ConvolutionWindow(
         stride=node.integers("strides") or [1] * rank,
         padding=[0] * rank,

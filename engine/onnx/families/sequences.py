@@ -121,7 +121,6 @@ def _special(node: OnnxNode, layer: str) -> dict[str, Any]:
 
 
 def _torch_computes(layer: str, special: Mapping[str, Any]) -> bool:
-    """True if torch's fused layer computes the same."""
     if special["clip"] is not None or special.get("input_forget"):
         return False
     return layer != "gru" or bool(special["linear_before_reset"])

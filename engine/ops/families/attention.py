@@ -49,12 +49,10 @@ def attention(
 ) -> tuple[Tensor, ...]:
     """Attention over [batch, heads, length, head] or [batch, length, heads * head].
 
-    Args:
-        q, k, v: queries, keys, values; fewer heads of keys than of queries are shared.
-        context: up to four tensors, each None if absent. A mask, boolean (True takes part) or
-            added to the scores, whose short last axis hides the rest; past keys and past values,
-            which go before the keys and values; the number of keys of each row that are not
-            padding, [batch].
+    Fewer heads of keys than of queries are shared. ``context``, each None if absent: a mask,
+    boolean (True takes part) or added to the scores, whose short last axis hides the rest; past
+    keys and past values, which go before the keys and values; the number of keys of each row that
+    are not padding, [batch].
 
     Returns:
         The attended values, the keys and the values with their cache, and the scores asked for.
@@ -106,12 +104,10 @@ def _step_by_step(
 
 
 def _split(x: Tensor, heads: int) -> Tensor:
-    """Reshape [batch, length, heads * head] to [batch, heads, length, head]."""
     return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def _join(x: Tensor) -> Tensor:
-    """Reshape [batch, heads, length, head] to [batch, length, heads * head]."""
     return x.transpose(1, 2).flatten(2)
 
 
@@ -157,12 +153,10 @@ def _masked(scores: Tensor, mask: Tensor | None, hidden: Tensor | None) -> Tenso
 def scaled_dot_product_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool, scale: float
 ) -> Tensor:
-    """torch's fused attention over [batch, heads, length, head]."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
 
 
-ATTENTION = "braid.attention_on_views"
-"""Kind of ``attention_on_views``."""
+ATTENTION = "braid.attention_on_views"  # kind of ``attention_on_views``
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +189,7 @@ ADDED, SHOWN, HIDDEN = MASKS = "added", "shown", "hidden"
 """Kinds of masks: added to the scores; true where the score stays, else it becomes the mask's
 number; true where it becomes that."""
 
-MOST_MASKS = 4
-"""Of one unit: as many as engine/cpu/native/vectors.c has room for."""
+MOST_MASKS = 4  # of one unit, as engine/cpu/native/vectors.c has room for
 
 
 @operator(ATTENTION, how=ViewedAttention)
@@ -249,8 +242,7 @@ def _strided(x: Tensor, shape: Sequence[int], view: Sequence[int]) -> Tensor:
     return x.contiguous().as_strided(tuple(shape), strides, offset)
 
 
-ROTATE = "braid.rotate_heads"
-"""Kind of ``rotate_heads``."""
+ROTATE = "braid.rotate_heads"  # kind of ``rotate_heads``
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,15 +258,8 @@ class RotatedHeads:
 def rotate_heads(x: Tensor, cos: Tensor, sin: Tensor, how: RotatedHeads) -> Tensor:
     """Turn the halves of each head by its position (Su et al., 2021; halves as in GPT-NeoX).
 
-    Made by ``fuse_rotations``.
-
-    Args:
-        x: where the heads lie.
-        cos, sin: [batch or 1, 1, length, rotated]; what follows in a head stays as it is.
-        how: and where in x.
-
-    Returns:
-        The heads, in the order of their shape.
+    Made by ``fuse_rotations``. ``cos`` and ``sin`` are [batch or 1, 1, length, rotated]; what
+    follows in a head stays as it is. Returns the heads in the order of their shape.
     """
     heads = _strided(x, how.shape, how.view)
     rotated, rest = heads.tensor_split([cos.shape[-1]], -1)
@@ -304,8 +289,7 @@ def rotary_embedding(
 
     Args:
         x: [batch, heads, length, head] or [batch, length, heads * head].
-        cosines: of the angles, [batch, length, pairs]; with ``positions`` [places, pairs].
-        sines: the same.
+        cosines, sines: of the angles, [batch, length, pairs]; with ``positions`` [places, pairs].
         positions: places of the elements, [batch, length].
         heads: number of heads of a three-dimensional x.
         extent: elements at the start of each head that are turned, 0 for all.

@@ -81,7 +81,6 @@ def clamp(
 
 @operator("braid.hardsigmoid", pointwise=True)
 def hardsigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
-    """Line clipped to [0, 1]: max(0, min(1, alpha * x + beta))."""
     if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
         return F.hardsigmoid(x)
     return torch.clamp(x * alpha + beta, 0, 1)
@@ -95,13 +94,11 @@ def softplus(x: Tensor) -> Tensor:
 
 @operator("braid.selu", pointwise=True)
 def selu(x: Tensor, alpha: float, gamma: float) -> Tensor:
-    """Compute gamma * (x if x > 0 else alpha * (exp(x) - 1))."""
     return gamma * torch.where(x > 0, x, alpha * torch.expm1(x))
 
 
 @operator("braid.thresholded_relu", pointwise=True)
 def thresholded_relu(x: Tensor, alpha: float) -> Tensor:
-    """Keep x where x > alpha, zero elsewhere."""
     return torch.where(x > alpha, x, torch.zeros_like(x))
 
 
@@ -114,13 +111,11 @@ def shrink(x: Tensor, lambd: float, bias: float) -> Tensor:
 
 @operator("braid.affine", pointwise=True)
 def affine(x: Tensor, scale: float, shift: float) -> Tensor:
-    """Compute scale * x + shift in the element type of x."""
     return (x * scale + shift).to(x.dtype)
 
 
 @operator("braid.prelu")
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    """Keep x where x >= 0, slope * x elsewhere; the slope broadcasts as in ONNX."""
     return torch.where(x < 0, x * slope, x)
 
 
@@ -163,7 +158,6 @@ def cast(x: Tensor, dtype: str) -> Tensor:
 
 @operator("braid.bit_cast")
 def bit_cast(x: Tensor, dtype: str) -> Tensor:
-    """The same bits as another type of the same size."""
     kind = torch_dtype(dtype)
     if kind.itemsize != x.dtype.itemsize:
         raise ValueError(f"{x.dtype} and {kind} differ in size")

@@ -70,10 +70,7 @@ def stft(
 def window(
     size: int | list[int], coefficients: Sequence[float], periodic: bool, dtype: str
 ) -> Tensor:
-    """Return a window of cosines: ``c0 - c1 cos(angle) + c2 cos(2 angle)``, on torch's device.
-
-    One of ``size`` that is ``periodic`` ends a step before it would repeat itself.
-    """
+    """``c0 - c1 cos(angle) + c2 cos(2 angle)``; a periodic one ends a step before it repeats."""
     count = int(scalar(size))
     if count < 0:
         raise ValueError(f"a window of {count} elements")

@@ -21,7 +21,6 @@ Ints = Sequence[int]
 
 @operator("braid.constant_of_shape")
 def constant_of_shape(shape: Ints, value: float | int | bool, dtype: str) -> Tensor:
-    """Return a tensor filled with one value, on torch's default device."""
     return torch.full(list(shape), value, dtype=torch_dtype(dtype))
 
 
@@ -58,10 +57,7 @@ def _counted_from_front(indices: Tensor, extent: int) -> Tensor:
 
 @operator("braid.gather", values=along_axis, fails=True)
 def gather(x: Tensor, indices: Tensor, axis: int = 0, wrap: bool = True) -> Tensor:
-    """Pick slices of x along ``axis``; the axis is replaced by the axes of ``indices``.
-
-    ``wrap`` allows negative indices; without it they must be within the extent.
-    """
+    """The axis is replaced by the axes of ``indices``; ``wrap`` allows negative ones."""
     axis = normal_axis(axis, x.dim())
     places = _counted_from_front(indices, x.shape[axis]) if wrap else indices.long()
     picked = x.index_select(axis, places.reshape(-1))
@@ -70,7 +66,6 @@ def gather(x: Tensor, indices: Tensor, axis: int = 0, wrap: bool = True) -> Tens
 
 @operator("aten.select")
 def select(x: Tensor, dim: int, index: int) -> Tensor:
-    """Pick one slice of x along ``dim``, which disappears."""
     return x.select(dim, index)
 
 

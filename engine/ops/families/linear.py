@@ -16,13 +16,11 @@ from braid.engine.ops.kinds import operator
 
 @operator("aten.linear")
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Product of x [..., in] and the transposed weight [out, in], plus bias [out]."""
     return F.linear(x, weight, bias)
 
 
 @operator("braid.linear_add")
 def linear_add(x: Tensor, weight: Tensor, bias: Tensor | None, summand: Tensor) -> Tensor:
-    """``aten.linear`` plus a tensor of the same shape: a residual sum."""
     return F.linear(x, weight, bias) + summand
 
 
@@ -47,7 +45,7 @@ Ints = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionWindow:
-    """Moves of a kernel over the spatial axes; an empty list means the usual value of each axis.
+    """An empty list means the usual value of each axis.
 
     ``padding`` is the amount at both ends of each axis, ``output_padding`` the surplus of a
     transposed convolution.
@@ -65,10 +63,7 @@ class ConvolutionWindow:
 def convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, window: ConvolutionWindow
 ) -> Tensor:
-    """Convolve x [n, c, *spatial] with weight [out, c / groups, *kernel].
-
-    The weight of a transposed convolution is [c, out / groups, *kernel].
-    """
+    """x [n, c, *spatial]; weight [out, c / groups, *kernel], transposed [c, out / groups, ...]."""
     ones, zeros = [1] * (x.dim() - 2), [0] * (x.dim() - 2)
     results = weight.shape[1] * window.groups if window.transposed else weight.shape[0]
     check_shape("bias", bias, (results,))
@@ -106,7 +101,7 @@ def convolution_far(
 ) -> Tensor:
     """Convolution whose padding lies far beyond x, in memory for its results times its kernel.
 
-    Copies what windows that reach x read of it, side by side. The others hold the bias alone.
+    Copies what windows that reach x read of it. The others hold the bias alone.
     """
     surplus: list[int] = []  # windows before and after those that reach x, the last axis first
     strides, dilations = list(window.stride), list(window.dilation)
@@ -134,7 +129,6 @@ def convolution_far(
 def convolution_add(
     x: Tensor, weight: Tensor, bias: Tensor | None, summand: Tensor, window: ConvolutionWindow
 ) -> Tensor:
-    """``aten.convolution`` plus a tensor of the same shape: a residual sum."""
     return convolution(x, weight, bias, window=window) + summand
 
 
@@ -147,10 +141,7 @@ def halves(total: int, upper: bool) -> tuple[int, int]:
 def same_padding(
     extents: Ints, kernel: Ints, stride: Ints, dilation: Ints, upper: bool
 ) -> list[tuple[int, int]]:
-    """Return (before, after) of each axis for an output of ceil(extent / stride) positions.
-
-    The odd one out goes after the data for ``upper`` (SAME_UPPER), before it otherwise.
-    """
+    """(before, after) of each axis for an output of ceil(extent / stride) positions."""
     pairs = []
     for extent, k, s, d in zip(extents, kernel, stride, dilation, strict=True):
         total = max(0, (-(-extent // s) - 1) * s + (k - 1) * d + 1 - extent)
@@ -178,11 +169,7 @@ def conv_transpose_to(
     upper: bool,
     window: ConvolutionWindow,
 ) -> Tensor:
-    """Transposed convolution of a given output shape.
-
-    Cropped evenly, or grown at the end, to ``output_shape``; without one cropped to input times
-    stride.
-    """
+    """Cropped evenly, or grown at the end, to ``output_shape``, by default input times stride."""
     full = convolution(x, weight, window=replace(window, transposed=True))
     if output_shape is None:
         strides = list(window.stride) or [1] * (x.dim() - 2)

@@ -42,7 +42,6 @@ def layer_norm_statistics(x: Tensor, axis: int, eps: float) -> tuple[Tensor, Ten
 
 @operator("braid.rms_norm")
 def rms_norm(x: Tensor, weight: Tensor, axis: int, eps: float) -> Tensor:
-    """Compute x / sqrt(mean(x^2) + eps) * weight over all axes from ``axis`` on."""
     dims = list(range(axis % x.dim(), x.dim()))
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     y = wide * torch.rsqrt(wide.square().mean(dims, keepdim=True) + eps)
@@ -59,10 +58,7 @@ def instance_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor
 def group_norm(
     x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, by_group: bool = False
 ) -> Tensor:
-    """Normalise groups of channels; weight and bias have a number a channel, or a group.
-
-    Their shapes do not matter, nor does ``by_group``, which older artefacts state.
-    """
+    """Takes weight and bias of any shape; only older artefacts state ``by_group``."""
     weight, bias = (by_channel(t, x.shape[1]) for t in (weight, bias))
     return torch.group_norm(x, groups, weight, bias, eps)
 
@@ -74,10 +70,7 @@ def by_channel(numbers: Tensor, channels: int) -> Tensor:
 
 @operator("braid.lrn")
 def lrn(x: Tensor, size: int, alpha: float, beta: float, bias: float) -> Tensor:
-    """Local response normalisation across ``size`` neighbouring channels.
-
-    ONNX centres an even window one channel later than torch does.
-    """
+    """ONNX centres an even window one channel later than torch does."""
     before, after = (size - 1) // 2, size // 2
     channels = x.shape[1]
     squares = (x * x).reshape(x.shape[0], 1, channels, -1)
@@ -88,7 +81,6 @@ def lrn(x: Tensor, size: int, alpha: float, beta: float, bias: float) -> Tensor:
 
 @operator("braid.mean_variance_normalise")
 def mean_variance_normalise(x: Tensor, axes: list[int]) -> Tensor:
-    """Compute (x - mean) / (standard deviation + 1e-9) over ``axes``."""
     mean = x.mean(axes, keepdim=True)
     deviation = torch.sqrt((x * x).mean(axes, keepdim=True) - mean * mean)
     return (x - mean) / (deviation + 1e-9)

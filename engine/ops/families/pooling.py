@@ -31,11 +31,7 @@ class PoolingWindow:
     ceil_mode: bool = False  # a last window may reach beyond the data
 
     def counts_of(self, extents: Sequence[int]) -> list[int]:
-        """Windows along each axis of data with these spatial extents.
-
-        Raises:
-            ValueError: the data is smaller than a window.
-        """
+        """Windows along each spatial axis; ``ValueError`` if the data is smaller than a window."""
         return [axis.windows for axis in self._axes(torch.empty((1, 1, *extents), device="meta"))]
 
     def pairs(self, x: Tensor) -> Pairs:
@@ -47,7 +43,7 @@ class PoolingWindow:
         return list(zip(self.pads[:rank], self.pads[rank:], strict=True))
 
     def grown(self, x: Tensor) -> Pairs:
-        """Padding after the data grown so that rounding down gives what ``ceil_mode`` asks for.
+        """Padding grown after the data so that rounding down gives what ``ceil_mode`` asks for.
 
         A last window that would begin behind the data and its padding does not count.
         """
@@ -100,11 +96,7 @@ class PoolingWindow:
         return counted
 
     def _axes(self, x: Tensor) -> list[_Axis]:
-        """Windows of each spatial axis.
-
-        Raises:
-            ValueError: x is smaller than a window.
-        """
+        """Windows of each spatial axis; ``ValueError`` if x is smaller than one."""
         axes = []
         for extent, k, s, d, (before, after) in zip(
             x.shape[2:], self.kernel, self.stride, self.dilation, self.grown(x), strict=True
@@ -146,7 +138,6 @@ class PoolingWindow:
         return x, places
 
     def _sums(self, x: Tensor) -> Tensor:
-        """Sum of each window of x alone."""
         for axis, (k, s, d) in enumerate(
             zip(self.kernel, self.stride, self.dilation, strict=True), start=2
         ):
@@ -263,13 +254,11 @@ def lp_pool(x: Tensor, window: PoolingWindow, p: int = 2) -> Tensor:
 
 @operator("braid.global_avg_pool")
 def global_avg_pool(x: Tensor) -> Tensor:
-    """Average over all spatial axes, which stay with extent 1."""
     return x.mean(list(range(2, x.dim())), keepdim=True)
 
 
 @operator("braid.global_max_pool")
 def global_max_pool(x: Tensor) -> Tensor:
-    """Maximum over all spatial axes, which stay with extent 1."""
     return x.amax(list(range(2, x.dim())), keepdim=True)
 
 
@@ -291,6 +280,5 @@ def adaptive_max_pool(x: Tensor, size: Ints) -> Tensor:
 
 @operator("braid.global_lp_pool")
 def global_lp_pool(x: Tensor, p: int = 2) -> Tensor:
-    """Norm of order p over all spatial axes, which stay with extent 1."""
     y: Tensor = torch.linalg.vector_norm(x, p, list(range(2, x.dim())), keepdim=True)
     return y

@@ -51,10 +51,7 @@ def quantise(
     block: int = 0,
     dtype: str | None = None,
 ) -> Tensor:
-    """Compute round(x / scale) + zero point, half to even, limited to the range of the type.
-
-    NaN becomes the least number of the type, as in ONNX Runtime.
-    """
+    """round(x / scale) + zero point, half to even; NaN gives the least, as in ONNX Runtime."""
     kind = zero_point.dtype if zero_point is not None else torch_dtype(dtype or "UINT8")
     y = torch.round(x.to(torch.float32) / _along(scale.to(torch.float32), x, axis, block))
     y = y.masked_fill(y.isnan(), -torch.inf)
@@ -72,7 +69,6 @@ def _shifted(
 
 
 def _centred(x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
-    """Compute x - zero point, exact in FP64."""
     wide = x.to(torch.float64)
     return wide if zero_point is None else wide - _along(zero_point.to(wide.dtype), x, axis, 0)
 
@@ -100,12 +96,7 @@ class _Quantised:
 
 @operator("braid.quantised_matmul")
 def quantised_matmul(*operands: Tensor) -> Tensor:
-    """Product of quantised matrices, quantised again.
-
-    Args:
-        operands: a, its scales and zero points by row; b, its scales and zero points by column;
-            scale and zero point of the result.
-    """
+    """a, its scales and zero points by row; b's by column; scale and zero point of the result."""
     a, b = _Quantised(*operands[:3]), _Quantised(*operands[3:6])
     y_scale, y_zero = operands[6:]
     product = torch.matmul(a.centred(-2), b.centred(-1))
@@ -133,10 +124,8 @@ def convolution_integer(
 def quantised_convolution(*operands: Tensor | None, window: ConvolutionWindow) -> Tensor:
     """Quantised convolution, quantised again.
 
-    Args:
-        operands: x, its scale and zero point; the weight, its scales and zero points, one or one
-            an output channel; scale and zero point of the result; the bias, or None.
-        window: how the kernel moves.
+    ``operands``: x, its scale and zero point; the weight, its scales and zero points, one or one
+    an output channel; scale and zero point of the result; the bias, or None.
     """
     *given, bias = (*operands, None)[:9]
     tensors = [tensor for tensor in given if tensor is not None]

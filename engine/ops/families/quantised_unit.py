@@ -24,8 +24,7 @@ KIND = "braid.quantised_unit"
 
 QUANTISE, DEQUANTISE = "braid.quantise", "braid.dequantise"
 
-IDENTITY = "braid.identity"
-"""Operator of a unit that only brings integers to another scale."""
+IDENTITY = "braid.identity"  # operator of a unit that only brings integers to another scale
 
 _Value = TypeVar("_Value", str, "Tensor | None")
 
@@ -134,14 +133,10 @@ def quantised_unit(
     after: Literal,
     **attributes: Any,
 ) -> Tensor:
-    """Operator ``unit`` on dequantised operands, its result quantised.
+    """Operator ``unit`` on dequantised operands (``Parts``), its result quantised if asked.
 
-    Args:
-        inputs: see ``Parts``; several scales of one operand lie along its axis 0.
-        middle: whether the result is rounded before the sum, if there is one, and ``after``.
-        quantised: whether the result is integers.
-        before: epilogue steps before the rounding in the middle.
-        after: epilogue steps before the last rounding.
+    Several scales of one operand lie along its axis 0. With ``middle`` the result is rounded
+    before the sum, if there is one, and ``after``; ``before`` and ``after`` are epilogue steps.
     """
     parts = split(inputs, operands, middle=middle, quantised=quantised)
     wide = [_wide(x, grid) for x, grid in zip(parts.values, parts.grids, strict=True)]

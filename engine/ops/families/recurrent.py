@@ -38,12 +38,7 @@ class RecurrentOptions:
         return [None if tensor is None else tensor.transpose(0, 1) for tensor in tensors]
 
     def results(self, y: Tensor, *ends: Tensor) -> tuple[Tensor, ...]:
-        """Results in the order of axes that the attributes ask for.
-
-        Args:
-            y: [time, directions, batch, hidden].
-            ends: final states, [directions, batch, hidden].
-        """
+        """Takes y [time, directions, batch, hidden], final states [directions, batch, hidden]."""
         if not self.batch_first:
             return (y, *ends)
         return (y.permute(2, 0, 1, 3), *(end.transpose(0, 1) for end in ends))
@@ -67,10 +62,7 @@ def lengths_at(operand: int) -> Values:
 def gates(
     weight: Tensor, direction: int, order: Sequence[int], part: int = 0, parts: int = 1
 ) -> Tensor:
-    """Return one direction's gate blocks in another order.
-
-    ``part`` of ``parts`` picks the input or the recurrent half of an ONNX bias.
-    """
+    """One direction's gate blocks in another order; ``part`` picks a half of an ONNX bias."""
     blocks = weight[direction].chunk(parts, 0)[part].chunk(len(order), 0)
     return torch.cat([blocks[i] for i in order], 0)
 
@@ -111,8 +103,7 @@ def recurrent(
         hidden_0, cell_0: [directions, batch, hidden] ([batch, directions, hidden]), zeros if None.
         weights: for each direction w_input, w_hidden and the two biases, in torch's gate order.
 
-    Returns:
-        y [time, directions, batch, hidden] ([batch, time, directions, hidden]), final states.
+    Returns y [time, directions, batch, hidden] ([batch, time, directions, hidden]), final states.
     """
     first = (hidden_0, cell_0) if options.layer == "lstm" else (hidden_0,)
     sequence, *given = options.time_first(x, *first)

@@ -21,11 +21,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 def activation(name: str, alpha: float | None, beta: float | None) -> Activation:
-    """Return an activation of the recurrent operators.
-
-    Raises:
-        ValueError: ONNX has none of that name.
-    """
+    """An activation by ONNX's name for it, else ``ValueError``."""
 
     def given(value: float | None, default: float) -> float:
         return default if value is None else value
@@ -58,10 +54,7 @@ def activation(name: str, alpha: float | None, beta: float | None) -> Activation
 
 @dataclass(frozen=True, slots=True)
 class StepOptions(RecurrentOptions):
-    """Attributes of ``braid.recurrent_steps``.
-
-    The three lists have one entry for each function of each direction.
-    """
+    """The three lists have one entry for each function of each direction."""
 
     activations: Sequence[str] = ()
     alphas: Sequence[float | None] = ()
@@ -133,12 +126,9 @@ def recurrent_steps(
 ) -> tuple[Tensor, ...]:
     """One recurrent layer; operands, results and shapes as ONNX has them.
 
-    Args:
-        x: [time, batch, input], or [batch, time, input] with ``batch_first``.
-        w: [directions, gates * hidden, input].
-        r: [directions, gates * hidden, hidden].
-        others: biases, lengths, first hidden state, first cell state, peephole weights; each None
-            if absent.
+    x [time, batch, input], or [batch, time, input] with ``batch_first``; w [directions, gates *
+    hidden, input]; r [directions, gates * hidden, hidden]; ``others``, None where absent: biases,
+    lengths, first hidden state, first cell state, peephole weights.
     """
     b, lengths, hidden_0, cell_0, peepholes = (*others, *[None] * 5)[:5]
     sequence, *given = options.time_first(x, hidden_0, cell_0)

@@ -102,11 +102,7 @@ _enter_arg_extreme("braid.argmin", torch.argmin)
 
 
 def _enter_running(kind: str, fold: Callable[..., Tensor], neutral: int) -> None:
-    """Enter a running fold along an axis.
-
-    With ``exclusive``, an element's own value is left out; with ``reverse``, the fold starts at
-    the end.
-    """
+    """``exclusive`` leaves an element's own value out; ``reverse`` starts at the end."""
 
     @operator(kind)
     def running(
@@ -155,6 +151,5 @@ def hardmax(x: Tensor, dim: int) -> Tensor:
 
 @operator("braid.lp_normalise")
 def lp_normalise(x: Tensor, dim: int, p: int) -> Tensor:
-    """Divide x by its norm of order p along ``dim``; zero where that norm is zero."""
     norm = torch.linalg.vector_norm(x, p, dim, keepdim=True)
     return torch.where(norm == 0, torch.zeros_like(x), x / norm)

@@ -41,7 +41,6 @@ class ResizeOptions:
 
     @property
     def crops(self) -> bool:
-        """True if positions outside the region get the extrapolation value."""
         return self.coordinates == "tf_crop_and_resize"
 
     def resized(self, x: Tensor) -> list[_Axis]:
@@ -58,11 +57,7 @@ class ResizeOptions:
         return [a for a in axes if a.size != a.extent or a.scale != 1 or self.crops]
 
     def _extents(self, extents: Sequence[int]) -> list[tuple[int, float]]:
-        """Output extent and scale of each named axis, from its input extent.
-
-        Raises:
-            ValueError: a size or scale is below ``least`` or not above 0, or their number is wrong.
-        """
+        """Output extent and scale of each named axis; ``ValueError`` for wrong ones."""
         if self.sizes and self.scales:
             raise ValueError("scales and sizes, of which one is wanted")
         for number in (*(self.sizes or ()), *(self.scales or ())):
@@ -139,10 +134,7 @@ def _interpolated(x: Tensor, options: ResizeOptions, axes: Sequence[_Axis]) -> T
 
 
 def usual_sampling(x: Tensor, options: ResizeOptions) -> str | None:
-    """How libraries name what is asked for: nearest, half (pixels, linear), corners; None: nothing.
-
-    ``x`` may be without data.
-    """
+    """Libraries' names: nearest, half (pixels, linear), corners; None: none. x may have no data."""
     axes = options.resized(x)
     spatial = x.dim() - 2
     first = min((axis.axis for axis in axes), default=0)
@@ -173,10 +165,9 @@ def _repeats(options: ResizeOptions) -> bool:
 
 
 def _coordinates(axis: _Axis, mode: str, device: torch.device) -> Tensor:
-    """Input coordinate of each output position, [size].
+    """[size] numbers in FP32, as other implementations compute it.
 
-    In FP32, as other implementations compute it: ties of nearest neighbours fall where rounding
-    puts them.
+    Ties of nearest neighbours fall where rounding puts them.
     """
     count, extent, scale = axis.size, axis.extent, axis.scale
     out = torch.arange(count, device=device, dtype=torch.float32)

@@ -26,12 +26,9 @@ def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners:
 
 @operator("aten.affine_grid")
 def affine_grid(theta: Tensor, size: Ints, align_corners: bool) -> Tensor:
-    """Positions of a grid of ``size`` [n, c, *spatial] under the affine maps ``theta``.
+    """``theta`` [n, axes, axes + 1]; ``size`` [n, c, *spatial] of the images that will be sampled.
 
-    Args:
-        theta: [n, axes, axes + 1].
-        size: of the images that will be sampled.
-        align_corners: -1 and 1 are the centres of the first and last elements, not their edges.
+    With ``align_corners`` -1 and 1 are the centres of the outer elements, not their edges.
     """
     return F.affine_grid(theta, list(size), align_corners)
 
@@ -73,13 +70,9 @@ def deformable_convolution(
 ) -> Tensor:
     """Two-dimensional convolution whose kernel positions are moved by ``offset``.
 
-    Args:
-        x: [n, c, h, w].
-        weight: [out, c / groups, kh, kw].
-        offset: [n, offset_groups * kh * kw * 2, oh, ow], rows before columns.
-        bias: [out].
-        mask: [n, offset_groups * kh * kw, oh, ow], factor of each sample.
-        window: how the kernel moves.
+    x [n, c, h, w]; weight [out, c / groups, kh, kw]; bias [out]; offset [n, offset_groups * kh * kw
+    * 2, oh, ow], rows before columns; mask [n, offset_groups * kh * kw, oh, ow], factor of each
+    sample.
     """
     n, c, h, w = x.shape
     groups, taps, (oh, ow) = window.offset_groups, weight[0, 0].numel(), offset.shape[2:]

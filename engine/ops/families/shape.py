@@ -18,11 +18,7 @@ Number = float | list[float]  # a scalar operand; some models make it a list of 
 
 
 def scalar(literal: Any) -> Any:
-    """Return the one value of a scalar operand.
-
-    Raises:
-        ValueError: there are several, or none.
-    """
+    """The one value of a scalar operand; ``ValueError`` if there are several, or none."""
     if not isinstance(literal, list):
         return literal
     if len(literal) != 1:
@@ -43,7 +39,7 @@ def size(x: Tensor) -> Tensor:
 
 @operator("braid.reshape")
 def reshape(x: Tensor, shape: Ints, allow_zero: bool = False) -> Tensor:
-    """Reshape as ONNX does: 0 keeps the extent unless ``allow_zero``, one -1 is inferred.
+    """0 keeps the extent unless ``allow_zero``, one -1 is inferred, as in ONNX.
 
     Beside an extent of 0, -1 stands for no extent in particular, which torch refuses as well.
     """
@@ -62,7 +58,6 @@ def flatten(x: Tensor, axis: int = 1) -> Tensor:
 
 @operator("aten.permute")
 def permute(x: Tensor, dims: Ints | None = None) -> Tensor:
-    """Reorder the axes; without ``dims``, reverse them."""
     return x.permute(list(dims) if dims is not None else list(range(x.dim()))[::-1])
 
 
@@ -175,7 +170,7 @@ def pad(
     value: float | bool | list[float] | None = 0.0,
     axes: Ints | None = None,
 ) -> Tensor:
-    """Pad as ONNX does: ``pads`` is all begins, then all ends, of ``axes``; negative pads crop.
+    """``pads`` is all begins, then all ends, of ``axes``; negative pads crop.
 
     ``mode`` is constant, reflect, edge or wrap. What is cropped is not copied into the padding.
     """
@@ -205,11 +200,7 @@ def pad(
 
 
 def _cropped(x: Tensor, axis: int, begin: int, end: int) -> tuple[Tensor, tuple[int, int]]:
-    """x without what negative padding crops, and the padding that is left.
-
-    Raises:
-        ValueError: more is cropped than there is.
-    """
+    """x cropped, and the padding that is left; ``ValueError`` if more is cropped than there is."""
     extent = x.shape[axis]
     if extent + begin + end < 0:
         raise ValueError(f"padding of {begin} and {end} leaves nothing of extent {extent}")
@@ -237,7 +228,6 @@ def source_positions(extent: int, axis: int, begin: int, end: int, mode: str) ->
 
 @operator("braid.trilu")
 def trilu(x: Tensor, upper: bool = True, k: int | list[int] = 0) -> Tensor:
-    """Upper or lower triangle of the last two axes."""
     diagonal = scalar(k)
     return torch.triu(x, diagonal) if upper else torch.tril(x, diagonal)
 
@@ -281,21 +271,13 @@ def reverse_sequence(x: Tensor, lengths: Tensor, batch_axis: int, time_axis: int
 
 
 def check_shape(what: str, operand: Tensor | None, wanted: Ints) -> None:
-    """Refuse an operand of another shape, which torch would broadcast or cut; None passes.
-
-    Raises:
-        ValueError: it has another shape.
-    """
+    """Raise ``ValueError`` for another shape, which torch would broadcast or cut; None passes."""
     if operand is not None and operand.shape != tuple(wanted):
         raise ValueError(f"{what} of shape {list(operand.shape)}, not {list(wanted)}")
 
 
 def different_axes(axes: Ints, rank: int) -> list[int]:
-    """The axes counted from the front.
-
-    Raises:
-        ValueError: there is no such axis, or one is named twice.
-    """
+    """The axes from the front; ``ValueError`` if there is no such axis, or one comes twice."""
     normal = [normal_axis(axis, rank) for axis in axes]
     if len(set(normal)) != len(normal):
         raise ValueError(f"axes {list(axes)} name one axis twice")
@@ -303,11 +285,7 @@ def different_axes(axes: Ints, rank: int) -> list[int]:
 
 
 def normal_axis(axis: int, rank: int) -> int:
-    """The axis counted from the front.
-
-    Raises:
-        ValueError: there is no such axis.
-    """
+    """The axis counted from the front; ``ValueError`` if there is none."""
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} of a tensor with {rank} axes")
     return axis % rank if rank else 0

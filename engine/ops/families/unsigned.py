@@ -66,11 +66,7 @@ def _shifted_right(x: Tensor, places: Tensor) -> Tensor:
 
 
 def _quotient(x: Tensor, by: Tensor) -> Tensor:
-    """Divide unsigned x by ``by``, rounded down; by a divisor with the top bit, 0 or 1.
-
-    Raises:
-        ZeroDivisionError: a divisor on the CPU is 0, as torch's kernels refuse it.
-    """
+    """Rounded down; a divisor with the top bit gives 0 or 1; ``ZeroDivisionError`` on CPUs."""
     if is_readable(by) and not bool(by.all()):
         raise ZeroDivisionError("division by zero")
     halved = torch.div((x >> 1) & ~_SIGN, torch.where(by > 0, by, 1), rounding_mode="floor") * 2
