@@ -35,10 +35,7 @@ class _Affine:
 
 
 def fold_affine(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
-    """Fold scales and shifts into convolutions, linears and batch norms before them.
-
-    Only where the producer's output has no other reader and the producer's weights are constant.
-    """
+    """Only where the producer's output has no other reader and its weights are constant."""
     return rewrite(graph, weights, _folded, _folded_behind_rows)
 
 
@@ -94,10 +91,7 @@ def _folded_behind_rows(op: Operator, upstream: Upstream) -> Operator | None:
 
 
 def _channel_axis(producer: Operator, upstream: Upstream) -> tuple[int, int, int] | None:
-    """(channels, their axis, rank) of the producer's output; None if it cannot absorb anything.
-
-    A linear's channels are axis -1; its rank is a lower bound where it is not known.
-    """
+    """(channels, their axis, rank) of the producer's output; None if it cannot absorb anything."""
     parameters, weights, ranks = producer.inputs[1:], upstream.weights, upstream.ranks
     if producer.host or producer.attributes.get(EPILOGUE) or not parameters:
         return None

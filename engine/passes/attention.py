@@ -52,10 +52,7 @@ _HIDES = -1e30
 
 
 def fuse_attention(graph: OpGraph, constants: Weights) -> OpGraph:
-    """Fuse each product of a softmax of a product, and the views behind it.
-
-    Only where nothing else reads the scores.
-    """
+    """Each product of a softmax, and the views behind it, where nothing else reads the scores."""
     rules = (_transposed, _attention, _standard, _followed)
     return rewrite_static(graph, constants, *(partial(rule, graph) for rule in rules))
 
@@ -189,10 +186,7 @@ def _unit(
     scores: _Scores,
     upstream: Upstream,
 ) -> Operator | None:
-    """The unit in the place of ``op``, its result [*batch, queries, value width].
-
-    None if strides cannot tell an operand or a mask.
-    """
+    """The unit in place of ``op``; None if strides cannot tell an operand or a mask."""
     q, k, v = qkv
     queries, keys, width = q.tensor.shape[-2], k.tensor.shape[-2], v.tensor.shape[-1]
     shape, result = (*batch, queries, keys), (*batch, queries, width)
@@ -301,8 +295,7 @@ def _masks(op: Operator, graph: OpGraph, weights: Weights) -> Iterator[tuple[str
 
 
 def _scaled(op: Operator, graph: OpGraph, weights: Weights) -> tuple[str, float] | None:
-    """The operand that ``op`` multiplies by a number, and that number; a cast to its own type
-    multiplies by 1."""
+    """The operand that ``op`` multiplies by a number, and that number; 1 by a cast to its type."""
     if not op.inputs or graph.spec(op.inputs[0]).dtype not in FLOATS:
         return None
     spec = graph.spec(op.outputs[0])
@@ -382,7 +375,6 @@ def _fewer(batch: tuple[int, ...], shared: int) -> tuple[int, ...]:
 
 
 def strides_of(tensor: Tensor) -> list[int]:
-    """Offset and strides of a view of two to four axes, as of [batch, head, row, column]."""
     *outer, row, column = tensor.stride()
     batch, head = {0: [0, 0], 1: [*outer, 0], 2: outer}[len(outer)]
     return [int(tensor.storage_offset()), batch, head, row, column]
@@ -410,8 +402,8 @@ def _masked(
 def _is_causal(mask: _Mask, shape: Sequence[int], weights: Weights, limit: float) -> bool:
     """Whether a constant mask hides the keys behind each query's position, and nothing else.
 
-    With numbers up to ``limit``. Beside other masks only -inf will do: a query whose own keys all
-    have the least number sees hidden ones that have it, too.
+    ``limit`` is the largest number that hides. Beside other masks only -inf will do: a query whose
+    own keys all have the least number sees hidden ones that have it, too.
     """
     content = weights.get(mask.value)
     if content is None or mask.views or content.dim() < 2 or content.shape[-2:] != shape[-2:]:
@@ -494,5 +486,4 @@ def _meta(graph: OpGraph, value: str) -> Tensor:
 
 
 def _shares(tensor: Tensor, view: Tensor) -> bool:
-    """Whether one tensor on meta is a view of another one."""
     return bool(tensor.untyped_storage()._cdata == view.untyped_storage()._cdata)

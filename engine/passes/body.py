@@ -25,10 +25,7 @@ Pass = Callable[[OpGraph, Weights], tuple[OpGraph, Weights]]
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Operators in topological order, and the values that leave them.
-
-    A rewrite may name other values as results (an equal one, say), in the same positions.
-    """
+    """Operators in topological order, and results, which a rewrite may name otherwise."""
 
     operators: tuple[Operator, ...]
     results: tuple[str, ...]
@@ -138,7 +135,6 @@ def rename_reads(op: Operator, names: Mapping[str, str]) -> Operator:
 
 
 def fresh(name: str, weights: Weights) -> str:
-    """A constant name that is not taken, derived from ``name``."""
     while name in weights:
         name += "'"
     return name

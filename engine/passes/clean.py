@@ -24,10 +24,7 @@ _MAX_COMPARED_BYTES = 1 << 20  # larger constants are not compared for equality
 
 
 def drop_no_ops(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
-    """Let readers of an operator that changes nothing read its input.
-
-    An operator from an input straight to an output stays: a graph has at least one operator.
-    """
+    """An operator from an input straight to an output stays: a graph has at least one operator."""
     return everywhere(_drop_no_ops, graph, weights)
 
 
@@ -93,7 +90,6 @@ def _merge_duplicates(body: Body, weights: dict[str, Tensor]) -> Body:
 
 
 def _identity(op: Operator) -> str:
-    """Key that two operators share exactly if they compute the same."""
     what = (op.kind, op.inputs, dict(op.attributes), dict(op.host), len(op.outputs))
     return json.dumps(what, sort_keys=True)
 
@@ -114,7 +110,6 @@ def _equal_constants(weights: Weights) -> dict[str, str]:
 
 
 def drop_dead(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
-    """Remove operators and constants that no output depends on."""
     return with_constants(*everywhere(_drop_dead, graph, weights))
 
 

@@ -79,16 +79,12 @@ def _host_to_attributes(op: Operator, weights: Weights) -> Operator:
 
 
 def as_literal(tensor: Tensor) -> Literal:
-    """Content of a small tensor as an attribute: a number, or a nested list of numbers."""
     literal: Literal = tensor.tolist()
     return literal
 
 
 def _evaluate(op: Operator, weights: Weights) -> tuple[Tensor, ...] | None:
-    """Outputs of an operator; None if its operands are not known or the outputs too large.
-
-    Weights that the lowering left in integers stay so.
-    """
+    """Outputs, None if unknown or too large; weights that the lowering left in integers stay so."""
     if (
         op.kind == DEQUANTISE
         or op.host
@@ -158,10 +154,7 @@ _RULES = (
 
 
 def fold_pads(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
-    """Give convolutions and averages the zeros that a pad puts around their input.
-
-    Only even padding of spatial axes, read once. The pad is left for dead code removal.
-    """
+    """Only even padding of spatial axes, read once. The pad is left for dead code removal."""
     return rewrite(graph, weights, *_RULES)
 
 
@@ -210,10 +203,7 @@ _RESHAPED = Op("braid.reshape", either(*(Op(kind, _X) for kind in _RESHAPES)))
 
 
 def fold_gathers(graph: OpGraph, constants: Weights) -> OpGraph:
-    """Write gathers of every slice in its order as reshapes, in a static graph.
-
-    torch's exporter writes masks of attention so: a gather of 64 elements took 160 us.
-    """
+    """torch's exporter writes masks of attention so: a gather of 64 elements took 160 us."""
     return rewrite_static(graph, constants, partial(_gathered, graph))
 
 
@@ -244,10 +234,7 @@ _REPEATING = frozenset(
 
 
 def drop_expansions(graph: OpGraph, constants: Weights) -> OpGraph:
-    """Let operators that repeat operands read what was repeated for them, in a static graph.
-
-    torch's exporter writes ``normalize`` so; each copy of 50,000 numbers took 30 us.
-    """
+    """torch's exporter writes ``normalize`` so; each copy of 50,000 numbers took 30 us."""
     return rewrite_static(graph, constants, partial(_unexpanded, graph))
 
 
@@ -269,10 +256,7 @@ def _unexpanded(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | 
 
 
 def fold_view_chains(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
-    """Join chains of views: permute of permute, reshape of another reshape.
-
-    Only where nothing else reads the view in between, which is left for dead code removal.
-    """
+    """Only where nothing else reads the view in between, which is left for dead code removal."""
     rules = rule(_PERMUTED, _permuted_once), rule(_RESHAPED, _reshaped_once)
     return rewrite(graph, weights, *rules)
 

@@ -55,10 +55,9 @@ _ROOTS = frozenset(
 
 
 def fuse_epilogues(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
-    """Fuse chains of unary pointwise operators into the operator that feeds them.
+    """Only where the value in between has one reader and is no output of the graph.
 
-    Only where the value in between has one reader and is no output of the graph. A product,
-    sum or quotient with a floating-point number counts as unary.
+    A product, sum or quotient with a floating-point number counts as unary.
     """
     return rewrite(graph, weights, _with_step)
 
@@ -104,7 +103,7 @@ def _scale_or_shift(op: Operator, weights: Weights) -> tuple[str, list[Literal]]
 def fuse_flat_linears(graph: OpGraph, constants: Weights) -> OpGraph:
     """Drop reshapes that only join axes before a linear layer and part them again behind it.
 
-    In a static graph. GPT-2's exporters write layers so; activations behind them are fused then.
+    GPT-2's exporters write layers so; activations behind them are fused then.
     """
     return rewrite_static(graph, constants, partial(_in_all_axes, graph), _activated)
 
@@ -238,10 +237,7 @@ Terms = list[tuple[str, float]]
 
 
 def fuse_weighted_sums(graph: OpGraph, constants: Mapping[str, Tensor]) -> OpGraph:
-    """Fuse each sum in which a product with a number can be taken up.
-
-    Products and sums in between are taken up where nothing else reads them.
-    """
+    """Products and sums in between are taken up where nothing else reads them."""
     return rewrite_static(graph, constants, partial(_weighted, graph))
 
 

@@ -22,10 +22,7 @@ _KIND = "braid.group_norm"
 
 
 def fuse_group_norms(graph: OpGraph, constants: Weights) -> OpGraph:
-    """Fuse each such normalisation, and the constants by channel behind it.
-
-    Only where nothing else reads the values in between.
-    """
+    """Constants by channel behind it, too, where nothing else reads the values in between."""
     return rewrite_static(graph, constants, partial(_grouped, graph), partial(_affine, graph))
 
 
@@ -81,6 +78,5 @@ def _is_all(content: Tensor | None, number: float) -> bool:
 
 
 def _is_by_channel(content: Tensor, shape: list[int]) -> bool:
-    """Whether a constant has a number for each channel of values of this shape."""
     padded = [1] * (len(shape) - content.dim()) + list(content.shape)
     return padded == [1, shape[1], *[1] * (len(shape) - 2)]

@@ -17,8 +17,7 @@ from braid.engine.ops.kinds import OPS
 from braid.engine.passes.body import Weights, fresh
 from braid.engine.passes.matching import Upstream, rewrite
 
-_ROW = 2
-"""The axis that is inserted."""
+_ROW = 2  # the axis that is inserted
 
 _SQUEEZE, _UNSQUEEZE = "braid.squeeze", "braid.unsqueeze"
 
@@ -37,8 +36,7 @@ _SUMS = frozenset(
 def sequences_to_images(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
     """Give convolutions over one axis a second one of extent 1, and what follows them as well.
 
-    The values keep their names and shapes outside; those that nobody reads are left for dead code
-    removal.
+    The values keep their names and shapes outside.
     """
     return rewrite(graph, weights, _convolution, _follower)
 

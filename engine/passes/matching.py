@@ -41,7 +41,6 @@ class Upstream:
 
     @cached_property
     def ranks(self) -> Mapping[str, int]:
-        """Rank of each value of the body, where it is certain."""
         return ranks(self._body, self.weights)
 
     def put(self, op: Operator) -> None:
@@ -50,7 +49,6 @@ class Upstream:
         self.makers.update(dict.fromkeys(op.outputs, op))
 
     def only_read(self, value: str, *kinds: str) -> Operator | None:
-        """The operator of one of these kinds, or any, that makes ``value`` for one reader."""
         op = self.makers.get(value) if self.reads[value] == 1 else None
         return op if op is not None and (not kinds or op.kind in kinds) else None
 
@@ -129,7 +127,6 @@ def number(wanted: float | Callable[[float], bool], name: str = "") -> Pattern:
 
 
 def fits(literal: Any, wanted: Any) -> bool:
-    """Whether a literal is the wanted one, or passes the test that is given in its place."""
     return bool(wanted(literal)) if callable(wanted) else bool(literal == wanted)
 
 
@@ -178,8 +175,6 @@ Build = Callable[[Operator, Captures, Upstream], Operator | None]
 
 
 def rule(root: Pattern, build: Build) -> Rule:
-    """Replace an operator that fits by what is built of it and the captures."""
-
     def apply(op: Operator, upstream: Upstream) -> Operator | None:
         built = (build(op, captures, upstream) for captures in root(op.outputs[0], upstream, {}))
         return next(filter(None, built), None)

@@ -130,10 +130,7 @@ _ACTIVATIONS = (
 
 
 def recognise_activations(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
-    """Write silu, hardsigmoid, hardswish and gelu (erf, tanh) as one operator each.
-
-    Only where nothing else reads the values in between. The parts are left for dead code removal.
-    """
+    """Only where nothing else reads the values in between; parts are left for dead code removal."""
     return rewrite(graph, weights, *_ACTIVATIONS)
 
 
@@ -189,8 +186,5 @@ _NORMS = (
 
 
 def recognise_norms(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
-    """Write rsqrt, rms_norm and layer_norm as one operator each.
-
-    Only where nothing else reads the values in between. The parts are left for dead code removal.
-    """
+    """As ``recognise_activations``, for rsqrt, rms_norm and layer_norm."""
     return rewrite(graph, weights, *_NORMS)

@@ -67,23 +67,18 @@ _FIRST_ONLY = frozenset({"aten.batch_norm"})  # stored statistics stay FP32
 class DerivedConstants(Protocol):
     """Store of tensors derived from constants, for all plans of a model (``PackedWeights``)."""
 
-    def derived(self, key: tuple[Any, ...], source: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return the tensor that ``make`` gave for ``source`` under ``key`` the first time."""
-        ...
+    def derived(
+        self, key: tuple[Any, ...], source: Tensor, make: Callable[[], Tensor]
+    ) -> Tensor: ...
 
 
 def in_precision(
     graph: OpGraph, constants: Mapping[str, Tensor], precision: str, packed: DerivedConstants
 ) -> tuple[OpGraph, dict[str, Tensor]]:
-    """Return the graph computing in ``precision``, and its constants.
+    """The graph computing in ``precision``, and its constants; those on FP32 data change nothing.
 
-    Args:
-        graph: static, its residual sums fused.
-        constants: tensor of each of its constants.
-        precision: of braid.core.precision; those on FP32 data change nothing.
-        packed: keeps the constants that were cast.
-
-    Cost: one run on meta tensors per narrow unit, and a cast of each constant the first time.
+    Residual sums are fused already; ``packed`` keeps the constants that were cast. Cost: a run on
+    meta tensors per narrow unit, and a cast of each constant the first time.
     """
     if precision not in HALF:
         return graph, dict(constants)

@@ -73,11 +73,7 @@ _CONTROL = frozenset({"braid.cond"})  # kinds that the registry does not run
 def run_passes(
     template: OpGraph, weights: Weights, passes: Sequence[Pass] = PASSES
 ) -> tuple[OpGraph, dict[str, Tensor]]:
-    """Make a lowered template fit for scheduling: each operator of the result is one unit.
-
-    Raises:
-        InvalidArtefact: the template, or what a pass made of it, does not verify; names the pass.
-    """
+    """Each operator of the result is one unit; ``InvalidArtefact`` names the pass that erred."""
     verify_template(template, weights, "the lowering")
     for rewrite in passes:
         template, weights = rewrite(template, weights)
@@ -86,11 +82,7 @@ def run_passes(
 
 
 def verify_template(template: OpGraph, weights: Weights, author: str) -> None:
-    """Check the graph, that the engine knows every kind, and that the weights are the constants.
-
-    Raises:
-        InvalidArtefact: saying what is wrong and which ``author`` it came from.
-    """
+    """Raise ``InvalidArtefact``, naming the ``author``, for unknown kinds or other constants."""
     try:
         template.verify()
         _verify_kinds(template.operators)

@@ -89,18 +89,11 @@ def specialise(
 ) -> tuple[OpGraph, dict[str, Tensor]]:
     """Return the static graph of ``template`` for these input shapes, and its constants.
 
-    Args:
-        template: may have symbols, host operands and branches.
-        weights: the template's constants; the result shares them.
-        inputs: a static spec for each input of the template.
-        static_values: content of the inputs named by ``static_inputs``.
-        pause: called before each operator.
+    ``static_values`` is the content of the inputs named by ``static_inputs``; ``pause`` is called
+    before each operator. Cost: some tens of microseconds per operator, on meta tensors.
 
-    Raises:
-        InvalidRequest: naming the input that does not fit the template, or the operator that
-            cannot run on these shapes.
-
-    Cost: one run on meta tensors per operator, some tens of microseconds each.
+    Raises ``InvalidRequest``, naming the input that does not fit the template, or the operator
+    that cannot run on these shapes.
     """
     _check_inputs(template, inputs)
     walk = _Walk(template, weights, inputs, static_values or {}, pause)
@@ -111,10 +104,7 @@ def specialise(
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Operators that a specialisation took, in order, with those it evaluated on the host.
-
-    Their attributes hold what ``host`` named, and branches are chosen.
-    """
+    """Operators that a specialisation took, in order, their host operands as attributes."""
 
     operators: tuple[Operator, ...]
     conditions: tuple[str, ...]  # values that chose branches
@@ -129,11 +119,7 @@ def trace(
     inputs: Mapping[str, TensorType],
     static_values: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Trace:
-    """Return what ``specialise`` does with these arguments.
-
-    Raises:
-        InvalidRequest: as ``specialise``.
-    """
+    """Return what ``specialise`` does with these arguments; raises as that."""
     _check_inputs(template, inputs)
     walk = _Walk(template, weights, inputs, static_values, no_pause)
     with torch.no_grad():
@@ -142,7 +128,6 @@ def trace(
 
 
 def _check_inputs(template: OpGraph, inputs: Mapping[str, TensorType]) -> None:
-    """Refuse inputs that are missing, not static, or unlike the template's declarations."""
     if set(inputs) != set(template.inputs):
         raise InvalidRequest(
             f"the model's inputs are {sorted(template.inputs)}, not {sorted(inputs)}"
@@ -234,10 +219,7 @@ class _Walk:
             scope[outer] = inner.get(value, value)
 
     def _take(self, operator: Operator) -> str:
-        """Evaluate shape arithmetic; keep anything else, with the specs of its outputs.
-
-        Returns the value that its only output equals; "": there is none.
-        """
+        """Evaluate shape arithmetic, else keep; the value that the only output equals, or ""."""
         operands = [self._meta[name] if name else None for name in operator.inputs]
         if op(operator.kind).shape_only:
             self._learn(operator, attempt(operator, operands))
@@ -300,7 +282,6 @@ class _Walk:
             self._meta[name] = meta_like(output)
 
     def _evaluated(self, operator: Operator) -> tuple[Tensor, ...]:
-        """Run one operator on the CPU; all its operands are known or weights."""
         operands = [
             None
             if not name
@@ -397,17 +378,8 @@ def interpret(
 ) -> dict[str, Tensor]:
     """Run a static graph operator by operator: the reference that every executor must match.
 
-    Args:
-        graph: static, as made by ``specialise``.
-        constants: tensors for ``graph.constants``.
-        inputs: tensors for ``graph.inputs``.
-        pause: called before each operator.
-        device: on which operators make tensors from nothing; None: torch's default.
-        rounded_to: type to which results in FP32 are rounded, as in a model of that type; None:
-            they are not.
-
-    Returns:
-        The outputs by the names callers see.
+    ``pause`` is called before each operator; ``device`` is where operators make tensors from
+    nothing. Results in FP32 are rounded as in a model of type ``rounded_to``, if given.
     """
     values: dict[str, Tensor] = {**constants, **inputs}
     last_reader = {

@@ -25,11 +25,8 @@ from braid.engine.ops.families.shape import source_positions
 from braid.engine.ops.kinds import EPILOGUE
 
 IDENTITY = "braid.identity"
-MOST_FACTORS = 4
-"""Of a product that is spelled out."""
-
-Known = Callable[[str], Tensor | None]
-"""Tensor of a value that is a constant; None for any other value."""
+MOST_FACTORS = 4  # of a product that is spelled out
+Known = Callable[[str], Tensor | None]  # None for any value but a constant
 
 
 class Spelling:
@@ -45,7 +42,6 @@ class Spelling:
         self._fresh = fresh
 
     def then(self, kind: str, *inputs: str, **attributes: Literal) -> str:
-        """Add an operator; returns the value that it makes."""
         made = self._fresh()
         self.operators.append(Operator(made, kind, inputs, (made,), attributes))
         return made
@@ -77,14 +73,7 @@ class Spelling:
 def spelled(
     op: Operator, meta: Sequence[Tensor], known: Known, fresh: Callable[[], str]
 ) -> tuple[list[Operator], dict[str, Tensor]] | None:
-    """Operators in the place of one, with their constants; None: it stays.
-
-    Args:
-        op: of a kind in ``SPELLED``, with operands that are all there.
-        meta: its operands, then its result, without data.
-        known: which of its operands are constants.
-        fresh: makes a name for a new value.
-    """
+    """``op`` is of ``SPELLED``; ``meta``: operands, then result; None: the operator stays."""
     if EPILOGUE in op.attributes or len(op.outputs) != 1:
         return None
     spelling = Spelling(op, meta, fresh)

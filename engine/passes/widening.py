@@ -36,10 +36,7 @@ _DISCRETE = frozenset(
 
 
 def narrow_type(template: OpGraph, weights: Weights) -> str:
-    """FP16 or BF16 if a template computes in it, or gives it; empty if it does not.
-
-    Of both, the coarser. Weights that are cast before they are used do not count.
-    """
+    """FP16 or BF16, of both the coarser; weights that are cast before use do not count."""
     types = value_types(template, weights)
     dtypes = {types.get(value, "") for value in template.outputs.values()}
     pending = list(template.operators)

@@ -36,14 +36,7 @@ _LEVELS = 255
 def quantised_by(
     graph: OpGraph, constants: Mapping[str, Tensor], how: Quantisation, packed: DerivedConstants
 ) -> tuple[OpGraph, dict[str, Tensor]]:
-    """Return the graph with quantisations in it, and its constants.
-
-    Args:
-        graph: static, FP32, its residual sums fused.
-        constants: tensor of each of its constants.
-        how: ranges of its values, and units that stay wide.
-        packed: keeps the weights that were quantised.
-    """
+    """Residual sums are fused already; ``packed`` keeps the weights that were quantised."""
     inserting = _Inserting(graph, constants, how, packed)
     for name in graph.inputs:
         inserting.round_value(name)
@@ -110,7 +103,6 @@ class _Inserting:
         self._rounded[value] = rounded
 
     def _operand(self, value: str, *, as_integers: bool) -> str:
-        """Name of what an operator reads: rounded also where only integers exist."""
         if as_integers or value in self._by_integers:
             return self._rounded.get(value, value)
         return value
@@ -124,7 +116,6 @@ class _Inserting:
         return names
 
     def _weight(self, name: str) -> str:
-        """Weights rounded by channel."""
         rounded, integers, scales = f"{name}:rounded", f"{name}:s8", f"{name}:scales"
         if rounded in self._specs:
             return rounded
@@ -176,7 +167,6 @@ def rounded_weights(weight: Tensor, scales: Tensor) -> Tensor:
 
 
 def shift_of(means: Tensor) -> Shift:
-    """The shift with these means, one an output channel."""
     step = float(means.abs().max()) / 127
     if not 0 < step < float("inf"):
         return Shift(0.0, bytes(len(means)))

@@ -37,7 +37,6 @@ _FUNCTIONS = frozenset(
 
 
 def data_operands(op: Operator) -> tuple[str, ...]:
-    """Operands of an operator that become integers, besides weights."""
     if op.kind in WEIGHTED:
         return (op.inputs[0], *op.inputs[3:4])
     return op.inputs if op.kind in _SUMMED or op.kind == JOINING else op.inputs[:1]
@@ -53,7 +52,6 @@ class Candidates:
         self.others = frozenset(op.name for op in graph.operators if self._is_other(op))
 
     def values(self) -> frozenset[str]:
-        """Values whose ranges are needed."""
         tensors = set[str]()
         for op in self._graph.operators:
             if op.name in self.weighted or op.name in self.others:

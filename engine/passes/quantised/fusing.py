@@ -40,14 +40,9 @@ def fuse_quantised(
     *,
     on_integers: bool,
 ) -> tuple[OpGraph, dict[str, Tensor]]:
-    """Return the graph with units on integers, and its constants.
+    """The graph, whose residual sums are fused already, with units on integers, and its constants.
 
-    Args:
-        graph: static, its residual sums fused.
-        constants: tensor of each of its constants.
-        packed: keeps constants that were made from others.
-        on_integers: whether the device has kernels on integers. Without them weights are
-            dequantised here, and nothing else changes.
+    Without kernels on integers (``on_integers``) weights are dequantised here, and nothing else.
     """
     if not any(op.kind == DEQUANTISE for op in graph.operators):
         return graph, dict(constants)
@@ -166,7 +161,6 @@ class _Fusing:
         to.operators.append(dataclasses.replace(op, inputs=inputs, outputs=tuple(outputs)))
 
     def _as_unit(self, op: Operator) -> bool:
-        """Add an operator as a unit on integers, if there is such a unit."""
         if not op.inputs or op.inputs[0] not in self._to.integers or op.host or op.branches:
             return False
         if op.kind in WEIGHTED:

@@ -27,7 +27,6 @@ _FLATTENING = frozenset({"braid.reshape", "braid.flatten", "braid.squeeze"})
 
 
 def join_units(graph: OpGraph) -> OpGraph:
-    """Join units of a static graph; they keep the names of their convolutions."""
     return rewrite_static(graph, {}, partial(_flattened, graph), _joined)
 
 
@@ -46,7 +45,6 @@ def _joined(op: Operator, upstream: Upstream) -> Operator | None:
 
 
 def _flattened(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | None:
-    """A global average without the axes that ``op`` drops."""
     pool = upstream.only_read(op.inputs[0], KIND) if op.kind in _FLATTENING else None
     unit = QuantisedUnit.read(pool) if pool is not None else None
     if pool is None or unit is None or unit.unit != "braid.global_avg_pool":

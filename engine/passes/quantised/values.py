@@ -49,7 +49,6 @@ class Rewrite:
         return self._specs[value]
 
     def name(self, value: str) -> str:
-        """Name of a value that may equal another one."""
         return self._names.get(value, value)
 
     def equal(self, value: str, other: str) -> None:
@@ -99,7 +98,6 @@ class Rewrite:
         return self.add_constant(wish, kept)
 
     def number(self, value: str) -> float | None:
-        """The content of a constant of one element; None of any other value."""
         tensor = self.constants.get(value)
         return float(tensor.item()) if tensor is not None and tensor.numel() == 1 else None
 
