@@ -76,20 +76,13 @@ class Prepared(Protocol):
         """Memory that a run takes beside the weights; None before it is known."""
 
     def run(self, inputs: Tensors, pause: YieldToRequests | None = None) -> Tensors:
-        """Outputs by name, one tensor for each of the graph's inputs given.
-
-        Where a run may take long, ``pause`` is called in it now and then, if given.
-        """
+        """``pause`` is called now and then in a run that may take long."""
 
     def begin(self, inputs: Tensors, outputs: Tensors | None = None) -> PendingRun:
         """As ``run``, but where the device works by itself, do not wait for it.
 
-        At most ``RUNS_UNDERWAY`` at once; no other plan runs meanwhile.
-
-        Args:
-            inputs: one tensor for each of the graph's inputs.
-            outputs: row-major tensors in the CPU's memory. A device that computes there fills
-                them, and they are what the run finishes with.
+        At most ``RUNS_UNDERWAY``; no other plan runs meanwhile. A device that computes in the
+        CPU's memory fills ``outputs`` (row-major), and the run finishes with them.
         """
 
     def release(self) -> None:
@@ -158,8 +151,7 @@ class Backend(StageTimer, Protocol):
     def state(self, pause: YieldToRequests = no_pause) -> DeviceState:
         """What a latency depends on now beside the key; takes well under a second."""
 
-    def software(self) -> dict[str, str]:
-        """Versions that a schedule's provenance names."""
+    def software(self) -> dict[str, str]: ...
 
     def reserved_bytes(self) -> int | None:
         """Bytes of the device's own memory that this process has reserved; None: it has none."""
@@ -173,11 +165,10 @@ class Backend(StageTimer, Protocol):
         precision: str = FP32,
         choices: Mapping[str, str] = USUAL_KERNELS,
     ) -> Program:
-        """Choose a kernel for each unit of a static graph; ``packed`` is shared by a model.
+        """Choose a kernel for each unit of a static graph, on data of ``precision`` already.
 
-        ``choices`` are kernel signatures with the variant that was measured to be fastest.
-
-        The graph is on the data of its ``precision`` already (engine/passes/precision.py).
+        ``packed`` is shared by a model; ``choices`` are kernel signatures with the variant that was
+        measured to be fastest.
         """
 
     def prepare(
@@ -189,9 +180,7 @@ class Backend(StageTimer, Protocol):
     ) -> Prepared:
         """Make a verified plan ready to run, whose parts in engines are all in ``opened``.
 
-        Raises:
-            DeviceOutOfMemory: there is no room for it.
-            PreconditionFailed: this device runs no such parts.
+        Raises ``DeviceOutOfMemory``, or ``PreconditionFailed`` if the device runs no such parts.
         """
 
     def places(self, count: int) -> Sequence[DevicePart]:
@@ -204,14 +193,10 @@ class Backend(StageTimer, Protocol):
     def runtimes(self) -> Sequence[str]:
         """Engines of braid.core.runtimes that can run whole models here."""
 
-    def engine(self, runtime: str) -> Engine:
-        """One of ``runtimes`` as an engine of this device."""
+    def engine(self, runtime: str) -> Engine: ...
 
     def engine_place(self, callers: int = 1, threads: int = 0) -> EnginePlace:
-        """Threads and cores of the device, or of so many threads that begin with the first.
-
-        ``callers`` threads run it at once, each on one of the device's threads if several.
-        """
+        """``callers`` threads run it at once; the place begins with the device's first thread."""
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
         """Use of the device by a unit, estimated from its shapes."""
@@ -226,10 +211,7 @@ class Backend(StageTimer, Protocol):
         """A model in another runtime in a comparison; ``outputs`` None: it makes its own."""
 
     def fault(self, error: Exception) -> BraidError | None:
-        """The Braid error that an error of the device's libraries stands for; None if unknown.
-
-        DeviceLost: this process is done, it ends and another takes over.
-        """
+        """The Braid error behind a library's, or None; DeviceLost: this process must end."""
 
     def close(self) -> None: ...
 
@@ -244,13 +226,10 @@ def open_whole(
     *,
     any_shape: bool = False,
 ) -> Whole:
-    """Open the model file that an artefact keeps, which has the given SHA-256, in a runtime.
+    """Open the model file that an artefact keeps, whose SHA-256 is ``digest``, in a runtime.
 
-    ``callers`` is as for ``Backend.engine_place``, ``any_shape`` as for ``Engine.compile``.
-
-    Raises:
-        PreconditionFailed: there is no file, or the engine refuses it on this device.
-        InvalidArtefact: the file was changed after the import.
+    Raises ``PreconditionFailed`` if there is none or the engine refuses it, ``InvalidArtefact`` if
+    it was changed.
     """
     if not runtimes_in(precision, [runtime]):
         raise PreconditionFailed(f"{RUNTIMES[runtime]} does not compute in {precision}")

@@ -30,8 +30,7 @@ _LENGTH = struct.Struct("<I")
 _RUN, _RUN_KIND = struct.Struct("<IBQQQ?"), 1
 _DONE, _DONE_KIND = struct.Struct("<IBQQ"), 2
 _to_text = json.JSONEncoder(separators=(",", ":")).encode
-MAX_PROGRAMS = 512
-"""Programs whose JSON is remembered, written or read."""
+MAX_PROGRAMS = 512  # programs whose JSON is remembered, written or read
 
 MAX_FRAME_BYTES = 256 << 20  # a graph of 10^5 operators is about 30 MB
 
@@ -66,11 +65,7 @@ class FrameDecoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Yield each message completed by ``data``.
-
-        Raises:
-            ValueError: the peer sent a frame over the limit, or one that is no message.
-        """
+        """Yield complete messages; ``ValueError`` for frames over the limit or without a message."""
         buffer = self._buffer
         buffer += data
         start, size = 0, len(buffer)
@@ -127,10 +122,7 @@ class BlockingChannel:
         return list(self._decoder.feed(data))
 
     def send(self, message: Message) -> None:
-        """Send one message, from any thread; blocks while the peer is slow.
-
-        To a peer that is gone nothing is sent; ``receive`` tells that the stream has ended.
-        """
+        """Send from any thread; blocks while the peer is slow, and does nothing if it is gone."""
         frame = encode(message)
         with self._sending, suppress(ConnectionError):
             self._socket.sendall(frame)

@@ -73,11 +73,7 @@ class DeviceDescription:
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """Memory of a model in a worker, in bytes, when its latest executable was prepared.
-
-    Weights are counted once in each layout that kernels want. What another runtime allocates for a
-    whole model is not known: each of its sessions counts as the model's file.
-    """
+    """Memory of a model in bytes; a session in another runtime counts as the model's file."""
 
     host_weights: int = 0
     gpu_weights: int = 0
@@ -203,10 +199,7 @@ class UnloadModel(WorkerRequest[Acknowledged]):
 
 @dataclass(frozen=True, slots=True)
 class PrepareExecutable(WorkerRequest[ExecutableReady]):
-    """Make an executable under a number that the front end chose; run it once.
-
-    ``runs_first`` False leaves the first run, which finds memory and code cold, to a request.
-    """
+    """Make an executable; ``runs_first`` False leaves the first run, which is cold, to a request."""
 
     number: int
     to_run: PlanToRun
@@ -239,10 +232,7 @@ class DropMeasurement(WorkerRequest[Acknowledged]):
 
 @dataclass(frozen=True, slots=True)
 class HoldMeasurements(WorkerRequest[Acknowledged]):
-    """Let whatever is measured stand still where it is, or go on; answered as soon as it arrives.
-
-    Between the two, other calls than inferences wait as well.
-    """
+    """Let measurements stand still, or go on; in between only inferences are answered."""
 
     is_held: bool
 
@@ -286,8 +276,7 @@ class ComparePlans(MeasurementRequest[PlanMeasurements]):
 class MeasureParts(MeasurementRequest[PartMeasurements]):
     """Measure stages of parts in engines, and check what they compute.
 
-    The parts of a stage run side by side, each on one thread; one alone has the threads that it
-    names. Those without an engine run on own kernels.
+    Parts of a stage run side by side on a thread each; one alone has the threads that it names.
     """
 
     stages: tuple[tuple[EnginePart, ...], ...]
@@ -404,7 +393,6 @@ class WorkerFailure:
 
     @property
     def error(self) -> BraidError:
-        """The error as an exception of that class."""
         kind = getattr(errors, self.error_class, WorkerFault)
         if not (isinstance(kind, type) and issubclass(kind, BraidError)):
             kind = WorkerFault

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from braid.engine.processes.child import ChildEnd
 
-LOST_EXIT_CODE = 86
-"""Of a worker that is beyond use: its CUDA context is poisoned, its interpreter unsound."""
+LOST_EXIT_CODE = 86  # of a worker whose CUDA context is poisoned, or interpreter unsound
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,6 @@ class WorkerEnd:
 
     @staticmethod
     def of(end: ChildEnd, last_words: str, problem: str = "") -> WorkerEnd:
-        """Tell the reason from the process's end, its last message and the watch's verdict."""
         if problem:
             return WorkerEnd(EndReason.HUNG, problem)
         if end.status == LOST_EXIT_CODE:

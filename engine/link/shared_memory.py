@@ -38,8 +38,7 @@ HEAP_HEAD = struct.Struct("<QQ")
 """Head of a heap: its bytes without the head, and how many of them are used."""
 
 MOST_AXES = 61
-PLACE_BYTES = 8 * (3 + MOST_AXES)
-"""Size of the place of an output whose shape follows the content."""
+PLACE_BYTES = 8 * (3 + MOST_AXES)  # size of the place of an output whose shape follows the content
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,6 @@ def aligned(size_bytes: int) -> int:
 
 
 def slot_layout(inputs: Mapping[str, TensorType], outputs: Mapping[str, TensorType]) -> SlotLayout:
-    """Lay out specs in order, inputs first."""
     position = 0
     has_heap = False
     tables: tuple[dict[str, Field], dict[str, Field]] = ({}, {})
@@ -96,11 +94,7 @@ class Arena:
         self._used: dict[int, int] = {}
 
     def fileno(self) -> int:
-        """Descriptor for a child process to inherit.
-
-        Raises:
-            ValueError: the arena is closed.
-        """
+        """Descriptor for a child process to inherit; ``ValueError`` if the arena is closed."""
         return self._file.fileno()
 
     @property
@@ -110,8 +104,7 @@ class Arena:
     def allocate(self, size_bytes: int) -> int | None:
         """Offset of a region, or None while other batches hold the space.
 
-        Raises:
-            DeviceOutOfMemory: the region would not fit into an empty arena.
+        Raises ``DeviceOutOfMemory`` if the region would not fit into an empty arena.
         """
         size = aligned(size_bytes)
         if size > self.size_bytes:
@@ -143,10 +136,7 @@ class Arena:
             self._free[index - 1] = first, before + size
 
     def close(self) -> None:
-        """Close; the memory is unmapped with the last view of it.
-
-        A traceback of a call that failed may hold one until the garbage collector comes by.
-        """
+        """The last view unmaps the memory; the traceback of a failed call may hold one."""
         with contextlib.suppress(BufferError):
             self.view.release()
             self._map.close()

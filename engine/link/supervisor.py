@@ -37,8 +37,7 @@ log = logging.getLogger("braid.worker.link")
 
 R = TypeVar("R")
 
-STABLE_SECONDS = 10.0
-"""A worker that lived this long is replaced at once, whatever became of those before."""
+STABLE_SECONDS = 10.0  # a worker that lived so long is replaced at once
 
 
 class LinkState(enum.Enum):
@@ -85,12 +84,7 @@ class WorkerLink:
         self._falling_asleep = asyncio.Lock()
 
     async def start(self) -> None:
-        """Start the worker and keep one in service; returns when it is up.
-
-        Raises:
-            StartupError: there is no such device; one line says why.
-            WorkerFault: the first start failed otherwise.
-        """
+        """Start a worker; returns when it is up. Raises ``StartupError`` or ``WorkerFault``."""
         await self._bring_up()
         self._supervisor = asyncio.create_task(self._supervise(), name="worker-supervisor")
 
@@ -106,12 +100,7 @@ class WorkerLink:
                 log.info("the worker of %s sleeps until a model needs it", self.name)
 
     async def wake(self) -> None:
-        """Start a worker if it is asleep; returns when it is up.
-
-        Raises:
-            StartupError: the device has gone; one line says why.
-            WorkerRestarting: the start failed otherwise; the next call tries again.
-        """
+        """Start a sleeping worker, until it is up; ``StartupError`` or ``WorkerRestarting``."""
         async with self._falling_asleep:
             if self.state is not LinkState.ASLEEP:
                 return
@@ -137,10 +126,7 @@ class WorkerLink:
     ) -> asyncio.Future[R]:
         """Send a request; the future brings its reply, ``on_progress`` is told on the way.
 
-        Cancelling the future drops a measurement in the worker.
-
-        Raises:
-            WorkerRestarting: (at once) no worker is up.
+        Cancelling the future drops a measurement. Raises ``WorkerRestarting`` if none is up.
         """
         return self._in_service().send(request, on_progress)
 
@@ -151,11 +137,7 @@ class WorkerLink:
         return self._worker
 
     def run(self, request: RunExecutable, bound: RunBound) -> asyncio.Future[RunDone]:
-        """Run an executable, for no longer than ``bound`` allows.
-
-        Raises:
-            WorkerRestarting: (at once) no worker is up.
-        """
+        """Run for no longer than ``bound``; ``WorkerRestarting`` at once if no worker is up."""
         return self._in_service().send(request, bound=bound)
 
     def stop(self, answer: asyncio.Future[Any]) -> None:
@@ -179,7 +161,6 @@ class WorkerLink:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the worker in service; None: none runs."""
         return self._worker.pid if self._worker is not None and self._worker.is_alive else None
 
     async def startup_call(self, request: WorkerRequest[R]) -> R:
@@ -189,7 +170,6 @@ class WorkerLink:
         return await self._worker.answer_while_starting(request, self.options.start_timeout_s)
 
     async def _bring_up(self) -> None:
-        """Put a new worker into service."""
         self._set(LinkState.STARTING)
         began = monotonic()
         worker = self._worker = await WorkerProcess.start(self.options, self._arena)
@@ -229,10 +209,7 @@ class WorkerLink:
 
 
 class RestartPacing:
-    """Keeps the starts of workers that end soon apart: further with each, up to ``longest_s``.
-
-    The time for which a worker lived counts, so one that served for a while is replaced at once.
-    """
+    """Spaces out starts of workers that end soon: further with each, up to ``longest_s``."""
 
     def __init__(self, longest_s: float) -> None:
         self._longest_s = longest_s

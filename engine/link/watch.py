@@ -19,11 +19,8 @@ from braid.engine.link.messages import AskStatus, ControlOrder, StopRun, StopSte
 from braid.engine.link.options import WatchLimits
 
 TICK_S = 0.5
-GRACE_S = 1.0
-"""Seconds that a stopped run has to end; after them the worker is replaced."""
-
-SILENT_TICKS = 4
-"""Questions in a row without an answer after which a worker gets no new requests."""
+GRACE_S = 1.0  # seconds that a stopped run has to end before the worker is replaced
+SILENT_TICKS = 4  # after so many unanswered questions a worker gets no new requests
 
 UNWANTED = "no request waited for this run any more"
 
@@ -86,7 +83,6 @@ class Watch:
         return [StopRun(call, UNWANTED)]
 
     def heard(self, status: WorkerStatus) -> None:
-        """Record a status of the worker, the answer to a question."""
         self._status, self._heard_at, self._unanswered = status, self._clock(), 0
 
     def tick(self) -> list[ControlOrder]:

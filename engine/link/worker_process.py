@@ -48,8 +48,7 @@ OnProgress = Callable[[Any], None]
 """Told how far a long call is, now and then: the fraction done; of a search, a SearchProgress."""
 
 END_SECONDS = 2.0  # between SIGTERM and SIGKILL
-CAUSE_SECONDS = 0.2
-"""Time in which the cause of a worker's end is waited for once it has closed its link."""
+CAUSE_SECONDS = 0.2  # seconds to wait for the cause of an end after the link has closed
 
 CRASHES = frozenset(
     {signal.SIGFPE, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGSYS}
@@ -121,7 +120,6 @@ class WorkerProcess(asyncio.Protocol):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process is not known to have ended."""
         return self._child.is_alive
 
     @property
@@ -130,7 +128,6 @@ class WorkerProcess(asyncio.Protocol):
         return self._watch.is_silent
 
     async def wait(self) -> WorkerEnd:
-        """Wait until the process ends and return its end; open calls have failed by then."""
         end = await self._child.wait()
         self._ended(is_crash=-end.status in CRASHES)
         return WorkerEnd.of(end, self._last_words, self._watch.problem)
@@ -157,10 +154,10 @@ class WorkerProcess(asyncio.Protocol):
         on_progress: OnProgress | None = None,
         bound: RunBound | None = None,
     ) -> asyncio.Future[R]:
-        """Send a request; the future brings its reply.
+        """The future brings the reply; ``bound`` is given for inferences only.
 
-        Cancelling the future drops a measurement in the worker; an inference that was sent runs to
-        its end unless ``stop`` ends it. ``bound`` is given for inferences only.
+        Cancelling the future drops a measurement in the worker; an inference runs to its end unless
+        ``stop`` ends it.
         """
         assert self._transport is not None
         self._next_call += 1
@@ -178,9 +175,7 @@ class WorkerProcess(asyncio.Protocol):
     async def answer_while_starting(self, request: WorkerRequest[R], seconds: float) -> R:
         """Send a request to a worker that starts, which takes long where no core is free.
 
-        Raises:
-            WorkerRestarting: it ended; or it used no CPU time for ``seconds`` or took many times
-                as long, and is ended.
+        Raises ``WorkerRestarting`` if it ends, uses no CPU time for ``seconds``, or takes long.
         """
         answer = self.send(request)
         try:
@@ -194,10 +189,7 @@ class WorkerProcess(asyncio.Protocol):
         return await answer
 
     def stop(self, future: asyncio.Future[Any]) -> None:
-        """End an inference that no request waits for any more, as soon as its worker can.
-
-        Its future still brings the worker's answer; the worker is replaced if that takes long.
-        """
+        """End a run; its future still brings an answer, or the worker is replaced."""
         for number, call in self._calls.items():
             if call.future is future:
                 self._tell(self._watch.unwanted(number))
@@ -212,7 +204,6 @@ class WorkerProcess(asyncio.Protocol):
             )
 
     def data_received(self, data: bytes) -> None:
-        """Hand each answer to its caller."""
         for message in self._decoder.feed(data):
             match message:
                 case WorkerAnswer() | WorkerFailure():
@@ -280,10 +271,7 @@ class WorkerProcess(asyncio.Protocol):
                 self._control.write(encode(order))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail open calls once it is known how the worker ended, or soon.
-
-        It is killed if it does not end by itself within ``END_SECONDS``.
-        """
+        """Fail open calls once it is known how the worker ended, or after ``END_SECONDS``."""
         if not self._child.is_alive:
             self._fail_calls()
             return

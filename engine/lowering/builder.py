@@ -43,8 +43,8 @@ class QuantisedConstant:
 class Builder:
     """Operators, constants and names of a graph being lowered.
 
-    A scope maps source names, those in the uploaded model, to value names; a subgraph has a scope
-    of its own that also sees the enclosing ones. Value names are unique over the whole graph.
+    A scope maps names of the uploaded model to value names, which are unique over the graph. That
+    of a subgraph also sees the enclosing ones.
     """
 
     def __init__(self, uses: Mapping[str, int]) -> None:
@@ -134,7 +134,6 @@ class Builder:
         return self.constants.get(value)
 
     def literal(self, value: str) -> Any:
-        """Content of a small constant as a Python number or list; None if it is no constant."""
         tensor = self.constants.get(value)
         return None if tensor is None else tensor.tolist()
 
@@ -148,18 +147,14 @@ class Builder:
         host: Mapping[str, str] | None = None,
         **attributes: Any,
     ) -> str:
-        """Write one operator.
+        """Write one operator; returns the value name of its first output.
 
         Args:
-            kind: an entry of ``braid.engine.ops``.
             operands: value names, ``""`` where absent.
             outputs: source names to define, ``""`` for values without one.
             host: attribute -> value whose content becomes that attribute: at once if it is a
                 constant, at specialisation otherwise. Absent values (``""``) are left out.
             attributes: literals.
-
-        Returns:
-            The value name of the first output.
         """
         dynamic = {}
         for attribute, value in (host or {}).items():
@@ -219,13 +214,7 @@ class Builder:
             return None
 
     def give_bias(self, value: str, bias: str, output: str) -> bool:
-        """Add a constant bias to a linear operator, if nothing else reads its output.
-
-        Args:
-            value: what the linear operator makes.
-            bias: a constant vector of its output extent.
-            output: the source name of the sum.
-        """
+        """Add a constant bias vector to a linear operator, if nothing else reads its output."""
         siblings = self._list_of.get(value)
         if siblings is not self.operators or self._reads[value] != 1:
             return False
@@ -247,7 +236,6 @@ class UnsupportedUse(Exception):
 
 
 def transposed(to: Builder, matrix: str) -> str:
-    """A matrix with its axes swapped: at once if it is a constant."""
     if to.constant(matrix) is not None:
         return to.add_transposed(matrix)
     return to.emit("aten.permute", [matrix], dims=[1, 0])
@@ -262,7 +250,6 @@ def emit_matmul(to: Builder, a: str, b: str, outputs: Sequence[str]) -> str:
 
 
 def emit_sum(to: Builder, a: str, b: str, output: str) -> None:
-    """Sum of two values; one is the bias of a linear operator where it can be."""
     if not (to.give_bias(a, b, output) or to.give_bias(b, a, output)):
         to.emit("aten.add", [a, b], [output])
 

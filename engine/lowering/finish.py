@@ -26,16 +26,7 @@ from braid.engine.ops.families.quantised_unit import DEQUANTISE
 def finish(
     builder: Builder, name: str, inputs: Mapping[str, TensorType], outputs: Mapping[str, str]
 ) -> tuple[OpGraph, dict[str, Tensor]]:
-    """Return the template graph that a builder holds, and the constants it reads by value name.
-
-    Args:
-        builder: all nodes lowered; its constants are taken out of it.
-        inputs: specs of the model's inputs by name.
-        outputs: names that callers see -> values.
-
-    Raises:
-        ModelImportError: the graph is not valid.
-    """
+    """Finish a lowering: the template graph, and its constants, taken out of the builder."""
     leave_weights_in_integers(builder)
     read = {value for op in builder.operators for value in op.reads()} | set(outputs.values())
     sources = builder.sources()
@@ -57,10 +48,9 @@ def finish(
 
 
 def _separate(constants: dict[str, Tensor], read: set[str]) -> dict[str, Tensor]:
-    """The constants that are read, each dense and with memory of its own.
+    """The constants that are read, each dense and with memory of its own: some were views.
 
-    Some of the given ones are views: transposed weights, parts of larger tensors. The given
-    mapping is emptied tensor by tensor, so that the peak is one tensor above the sum.
+    The given mapping is emptied tensor by tensor, so that the peak is one tensor above the sum.
     """
     kept: dict[str, Tensor] = {}
     taken: set[int] = set()

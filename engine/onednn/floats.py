@@ -25,8 +25,7 @@ from braid.engine.onednn.library import (
     dims,
 )
 
-Layout = ctypes.c_void_p
-"""Descriptor of memory, of ``OneDnn.images`` and so on."""
+Layout = ctypes.c_void_p  # descriptor of memory, by ``OneDnn.images`` and others
 
 
 def convolution(
@@ -38,14 +37,10 @@ def convolution(
     *,
     transposed: bool = False,
 ) -> Primitive:
-    """Convolution over channels_last data.
+    """Convolution over channels_last data; ``transposed``: the window slides over the output.
 
-    Args:
-        shapes: of source [n, c, h, w], weights [(groups,) out, c, kh, kw], output.
-        bias: what is added, of any type.
-        window: stride, dilation (1 is dense), padding before and after, of each axis.
-        post_ops: what follows in the same pass.
-        transposed: whether the window slides over the output.
+    ``shapes``: of source [n, c, h, w], weights [(groups,) out, c, kh, kw], output. ``window``:
+    stride, dilation (1 is dense), padding before and after, of each axis.
     """
     source, weights, output = shapes
     stride, dilation, before, after = window

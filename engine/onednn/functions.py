@@ -30,11 +30,7 @@ class Functions:
 
 
 def functions_of_file(path: str) -> Functions:
-    """The functions of a shared library.
-
-    Raises:
-        OSError: it does not load, or is of another major version.
-    """
+    """Functions of a library; ``OSError`` if it does not load, or is of another major version."""
     return checked(ctypes.CDLL(path), ctypes.PyDLL(path).dnnl_memory_set_data_handle)
 
 
@@ -55,11 +51,7 @@ def find_functions() -> Functions | None:
 
 
 def checked(by_name: Any, set_handle: Callable[..., int]) -> Functions:
-    """Functions of the major version that this program calls.
-
-    Raises:
-        OSError: it is another one.
-    """
+    """``by_name`` as functions; ``OSError`` for another major version than is called here."""
     by_name.dnnl_version.restype = ctypes.POINTER(ctypes.c_int)
     major = by_name.dnnl_version()[0]
     if major != _MAJOR:

@@ -51,13 +51,8 @@ def convolution(
 ) -> Primitive:
     """Convolution over channels_last data, with scales and a bias in FP32 by channel.
 
-    Args:
-        library: in which the primitive is made.
-        types: of the data.
-        shapes: of source [n, c, h, w], weights [(groups,) out, c, kh, kw], output.
-        window: stride, dilation (1 is dense), padding, of each axis.
-        post_ops: what follows in the same pass.
-        zeros: ``[SRC]`` if the source has a zero point.
+    ``shapes``: of source [n, c, h, w], weights [(groups,) out, c, kh, kw], output. ``window``:
+    stride, dilation (1 is dense), padding, of each axis. ``zeros``: ``[SRC]`` if it has a zero.
     """
     source, weights, output = shapes
     stride, dilation, padding = window

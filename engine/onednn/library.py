@@ -36,8 +36,7 @@ SCALES, ZERO_POINT = 4096, 8192
 SCRATCH, _SCRATCH_OF_CALLER = 80, 1
 _CPU, _IN_ORDER, _ANY = 1, 1, 1
 _OUT_OF_MEMORY = 1  # dnnl_status_t
-REFUSED = 100
-"""Answer of a computation of our own that met a value that it cannot use."""
+REFUSED = 100  # a computation of our own met a value that it cannot use
 INFERENCE, CONVOLUTION_DIRECT, DECONVOLUTION_DIRECT = 96, 0x1, 0xA
 BINARY_ADD, BINARY_MULTIPLY, BINARY_MAX, BINARY_MIN, BINARY_DIVIDE, BINARY_SUBTRACT = range(
     0x1FFF0, 0x1FFF6
@@ -46,8 +45,7 @@ _IMPLEMENTATION, _ARGUMENT = 8, 255
 MAX_POOLING, AVERAGE_ALL, AVERAGE_VALID = 0x1FF, 0x2FF, 0x3FF
 NEAREST, LINEAR = 0x2FFF0, 0x2FFF1
 
-DTYPES = frozenset({torch.bfloat16, torch.float32})
-"""Types of data that units are on; primitives sum in fp32 always."""
+DTYPES = frozenset({torch.bfloat16, torch.float32})  # of data; primitives sum in fp32 always
 
 _TYPES = {
     torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.int32: 4, torch.int8: 5,
@@ -118,9 +116,7 @@ class OneDnn:
     def make(self, function: str, *arguments: Any) -> _Pointer:
         """Call ``dnnl_<function>(&made, *arguments)`` and return what was made.
 
-        Raises:
-            Unsupported: the library refuses.
-            MemoryError: it found no memory, which says nothing of what it supports.
+        Raises ``Unsupported`` if the library refuses, ``MemoryError`` if it found no memory.
         """
         handle = _Pointer()
         status = getattr(self._c, f"dnnl_{function}")(ctypes.byref(handle), *arguments)
@@ -213,7 +209,6 @@ class OneDnn:
         return self.strided(shape, strides)
 
     def any_order(self, shape: Sequence[int]) -> _Pointer:
-        """A layout that the primitive chooses."""
         extents, dtype = dims(shape), _TYPES[self.dtype]
         return self._described("memory_desc_create_with_tag", len(shape), extents, dtype, _ANY)
 
@@ -224,14 +219,7 @@ class OneDnn:
         scales: Mapping[int, int] = NO_SCALES,
         zeros: Sequence[int] = (),
     ) -> _Pointer:
-        """Attributes of a primitive, whose scratch memory the caller gives.
-
-        Args:
-            post_ops: what follows in the same pass.
-            summand: layout of what ``ADD`` adds.
-            scales: argument -> mask of the axes along which its scales lie.
-            zeros: arguments with a zero point.
-        """
+        """``summand``: layout of what ``ADD`` adds; ``scales``: argument -> mask of their axes."""
         handle = self.make("primitive_attr_create")
         self.owned(handle, "primitive_attr", handle)
         self._c.dnnl_primitive_attr_set_scratchpad_mode(handle, _SCRATCH_OF_CALLER)
@@ -258,10 +246,7 @@ class OneDnn:
 
 
 class Computation(ABC):
-    """What is executed on memory objects of oneDNN: a primitive, or a function called like one.
-
-    One caller at a time.
-    """
+    """A primitive, or a function called like one, on memory objects. One caller at a time."""
 
     library: OneDnn
     execute: Any  # function of a primitive, a stream, and the number and address of arguments
@@ -275,11 +260,7 @@ class Computation(ABC):
         return torch.empty(0, dtype=torch.uint8)
 
     def refuse(self) -> None:
-        """Say which value the latest execution could not use, if there is one.
-
-        Raises:
-            InvalidRequest: naming it.
-        """
+        """Raise ``InvalidRequest`` if the latest execution met a value that it could not use."""
         return
 
     def launcher(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Callable[..., None]:
@@ -303,11 +284,7 @@ class Primitive(Computation):
     """One computation on data of fixed shapes, for one thread count."""
 
     def __init__(self, library: OneDnn, description: _Pointer) -> None:
-        """Take over ``description``; compiles the kernel, unless the library has it already.
-
-        Raises:
-            Unsupported: there is only the slow reference kernel for it.
-        """
+        """Compile the kernel, unless the library has it; ``Unsupported`` for the slow reference."""
         self.library, self.execute = library, library.execute
         self.description = library.owned(self, "primitive_desc", description)
         self.implementation = library.implementation(description)
@@ -331,21 +308,12 @@ class Primitive(Computation):
 
 
 class ComputationCall:
-    """A computation with a memory object for each of its arguments.
-
-    Calls of one computation share its scratch memory: they must not run at the same time.
-    """
+    """Calls of one computation share its scratch memory: they must not run at the same time."""
 
     def __init__(
         self, computation: Computation, fixed: Mapping[int, Tensor], moving: Sequence[int]
     ) -> None:
-        """Make memory objects.
-
-        Args:
-            computation: what is called.
-            fixed: argument -> data that stays where it is; kept alive.
-            moving: arguments whose data is named later.
-        """
+        """``fixed``: argument -> data that stays where it is; ``moving``: arguments named later."""
         library, given = computation.library, dict(fixed)
         if computation.scratch().numel():
             given[SCRATCH] = computation.scratch()
@@ -373,7 +341,6 @@ class ComputationCall:
 
 
 def onednn_version() -> str:
-    """Version of the package in use, or ``none``."""
     return "none" if find_functions() is None else distribution(PACKAGE).version
 
 

@@ -81,10 +81,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Actions of a unit, for one number of threads, one after the other on all of them.
-
-    With ``views`` there are no actions: the unit's results are where its operand is.
-    """
+    """Actions of a unit on some threads; with ``views`` its results are where its operand is."""
 
     actions: tuple[Action, ...]
     operands: tuple[tuple[int, bool], ...]  # position among the unit's inputs, whether images
@@ -94,7 +91,6 @@ class Recipe:
 
 
 def run_from(recipe: Recipe) -> Run:
-    """A function of the unit's inputs that runs the recipe into new tensors."""
     plain = len(recipe.actions) == len(recipe.results) == 1 and not recipe.temporaries
     plain = plain and not any(place.offset_bytes for place in recipe.actions[0].places.values())
     return _run_plain(recipe) if plain else _run_any(recipe)

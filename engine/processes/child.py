@@ -100,10 +100,7 @@ class Stream(asyncio.StreamReaderProtocol):
 
 
 class ChildProcess:
-    """A running child, or one that has ended. Belongs to one event loop.
-
-    As an async context manager it kills the child on the way out and waits for its end.
-    """
+    """A child, of one event loop; as an async context manager it kills the child and waits."""
 
     def __init__(self, forked: _Forked, opened: Sequence[Stream], streams: Streams) -> None:
         self.pid = forked.pid
@@ -128,16 +125,9 @@ class ChildProcess:
     ) -> Self:
         """Run ``python -m module *arguments``, with this process's libraries loaded already.
 
-        Args:
-            module: by its full name.
-            environment: all that the child is told, beside what libraries read when they load;
-                see ``core.child_process``.
-            streams: what its standard streams are.
-            given: descriptors that it inherits; ``--NAME=NUMBER`` tells the number of each there.
-            folder: its working folder; None: this process's.
-
-        Raises:
-            OSError: no process, memory or descriptor is left.
+        ``environment`` is all that the child is told, beside what loading libraries read (see
+        ``core.child_process``). It inherits descriptors ``given``; ``--NAME=NUMBER`` tells their
+        numbers there. Raises ``OSError`` if no process, memory or descriptor is left.
         """
         inherited = [f"--{name}={number}" for number, name in enumerate(given or {}, start=3)]
         request = {
@@ -155,7 +145,6 @@ class ChildProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process has not ended, as far as is known."""
         return not self._status.done()
 
     async def send(self, line: bytes) -> None:
@@ -173,10 +162,7 @@ class ChildProcess:
         return line if line.endswith(b"\n") else b""
 
     async def wait(self) -> ChildEnd:
-        """Wait until the child has ended and, where output is kept, that has ended, too.
-
-        What the child started is killed then. ``end`` does not wait for output that it holds open.
-        """
+        """Output, where it is kept, has ended then, too, and what the child started is killed."""
         return await asyncio.shield(self._end)
 
     def kill(self) -> None:
@@ -263,11 +249,7 @@ class _Forked:
 
 
 async def _fork(request: Mapping[str, Any], descriptors: Sequence[int]) -> _Forked:
-    """Fork a child; where the fork server has ended, another one does.
-
-    Raises:
-        OSError: no process, memory or descriptor is left.
-    """
+    """Another fork server does, where one has ended; ``OSError`` if nothing is left."""
     for _ in range(MOST_SERVERS - 1):
         server = ForkServer.running()
         try:
@@ -287,12 +269,7 @@ async def _end_of(server: ForkServer) -> None:
 async def _ask(
     server: ForkServer, request: Mapping[str, Any], descriptors: Sequence[int]
 ) -> _Forked:
-    """Ask a fork server for a child.
-
-    Raises:
-        ConnectionError: the server has ended, or has no descriptors left.
-        OSError: it cannot fork, or does not run.
-    """
+    """Raises ``ConnectionError`` if the server has ended, ``OSError`` if it cannot fork."""
     with ExitStack() as opened:
         report, reported = await Stream.open(opened)
         with reported:
@@ -314,10 +291,7 @@ async def _ask(
 
 
 def oom_kills(counters: Path = _COUNTERS) -> int | None:
-    """Count of processes that the kernel has killed for want of memory, also in containers.
-
-    None: the system has no such counter.
-    """
+    """Processes killed by the kernel for want of memory, also in containers; None: no counter."""
     try:
         match = re.search(r"^oom_kill (\d+)$", counters.read_text(), re.MULTILINE)
     except OSError:
@@ -326,5 +300,4 @@ def oom_kills(counters: Path = _COUNTERS) -> int | None:
 
 
 def is_more(before: int | None, after: int | None) -> bool | None:
-    """Whether a counter has grown; None: it does not exist."""
     return None if before is None or after is None else after > before

@@ -11,11 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-ROUNDS = 10
-"""Number of times that the limit may pass by the clock, if the process runs in each round."""
-
-LEAST_CPU_S = 0.001
-"""CPU seconds in a round; a process that used less stands still."""
+ROUNDS = 10  # rounds that may pass by the clock, if the process runs in each
+LEAST_CPU_S = 0.001  # in a round; a process that used less stands still
 
 NEARLY_ALL = 0.9
 """Part of the limit of CPU seconds that counts as all of it: a process with a core of its own has
@@ -46,16 +43,10 @@ async def wait_for_child(
     cpu_seconds: float,
     cpu_time_s: Callable[[int], float] = cpu_time_s,
 ) -> None:
-    """Wait until ``answer`` is done; it is not cancelled.
-
-    Args:
-        answer: the next message of the child.
-        seconds: length of a round, in which the child has to run.
-        cpu_seconds: CPU time that the child may use.
-        cpu_time_s: returns the CPU seconds that a process has used.
+    """Wait until ``answer``, the next message of the child, is done; it is not cancelled.
 
     Raises:
-        DidNothing: it has not run for a whole round.
+        DidNothing: the child has not run for a whole round of ``seconds``.
         TookTooLong: it has run for ``cpu_seconds``, or for ``ROUNDS`` rounds by the clock.
     """
     began_s = before_s = cpu_time_s(pid)

@@ -40,21 +40,17 @@ def _may_spin() -> bool:
 def cpu_environment(
     environment: Mapping[str, str] = os.environ, *, spins: bool = True
 ) -> dict[str, str]:
-    """Environment of a worker, or a benchmark, that computes on the CPU.
+    """OpenMP threads spin only briefly, as lanes of the next stage need their cores.
 
-    OpenMP threads that wait spin only briefly, as lanes of the next stage need their cores. Without
-    ``spins`` they sleep, as a quota of CPU time would pay for spinning. Huge pages for weights and
-    activations (docs/decisions/0008-onednn.md).
+    Without ``spins`` they sleep, as a quota of CPU time would pay for spinning. Huge pages for
+    weights and activations (docs/decisions/0008-onednn.md).
     """
     tunables = ":".join(filter(None, [environment.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"]))
     return {**environment, "GOMP_SPINCOUNT": "10000" if spins else "0", "GLIBC_TUNABLES": tunables}
 
 
 def cuda_environment(gpu: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment of a worker that sees one GPU only, by its index among those this process sees.
-
-    So no library can make a context, with its hundreds of megabytes, on a neighbour's GPU.
-    """
+    """One GPU only: no library can make a context, of hundreds of megabytes, on another."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     gpus = None if visible is None else [part.strip() for part in visible.split(",")]
     chosen = str(gpu) if gpus is None else gpus[gpu] if gpu < len(gpus) else "-1"

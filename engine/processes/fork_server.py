@@ -72,11 +72,7 @@ class ForkServer:
     _present: ForkServer | None = None
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Start the server, which loads its libraries from now on.
-
-        Raises:
-            OSError: no process, memory or descriptor is left.
-        """
+        """Load libraries from now on; ``OSError`` if no process, memory or descriptor is left."""
         self._environment = environment
         self._owner = os.getpid()
         self._children = 0  # asked for, and not released yet
@@ -98,11 +94,7 @@ class ForkServer:
 
     @classmethod
     def running(cls) -> ForkServer:
-        """Return this process's server; a new one, where none runs that loaded the same.
-
-        Raises:
-            OSError: none can be started.
-        """
+        """This process's server; a new one, where none runs that loaded the same."""
         environment = library_environment()
         with cls._lock:
             present = cls._present
@@ -139,13 +131,8 @@ class ForkServer:
     def ask(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         """Ask for a child, which is released once it has ended.
 
-        Args:
-            request: what to run, as ``_Child`` has it.
-            descriptors: report, stdin, stdout, stderr, and those that the child is given.
-
-        Raises:
-            ConnectionError: the server has ended.
-            OSError: it reads no requests.
+        ``descriptors``: report, stdin, stdout, stderr, and those that the child is given. Raises
+        ``ConnectionError`` if the server has ended, ``OSError`` if it reads no requests.
         """
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         with self._lock:
@@ -182,8 +169,6 @@ def _end_at_exit() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A child to fork."""
-
     module: str  # is run as ``python -m`` does
     arguments: Sequence[str]
     environment: Mapping[str, str]
@@ -250,10 +235,7 @@ class _Server:
                 os._exit(0)
 
     def _receive(self) -> _Child | None:
-        """Return the child that the next request asks for; None: there are no more, or it is cut.
-
-        A request is cut where this process has no descriptors left.
-        """
+        """None: there are no more requests, or one is cut for want of descriptors here."""
         space = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
         content, rights, flags, _ = self._requests.recvmsg(MOST_BYTES, space)
         if not content:
@@ -270,7 +252,6 @@ class _Server:
         return _Child(**json.loads(content), report=report, descriptors=descriptors)
 
     def _fork(self, child: _Child) -> bool:
-        """Fork a child; returns whether this is the child."""
         server = os.getpid()
         try:
             pid = os.fork()

@@ -14,8 +14,7 @@ import logging
 import sys
 from typing import Any
 
-LOGGER = "braid.worker"
-"""Logger that takes the records of children: filters on it see all of them."""
+LOGGER = "braid.worker"  # filters on it see all records of children
 
 LONGEST_BYTES = 64 << 10  # of a line; what is longer is logged in parts
 
@@ -69,7 +68,6 @@ def _log(line: bytes, pid: int) -> None:
 
 
 def _fields(text: str) -> dict[str, Any] | None:
-    """Attributes of the record that a line holds; None: it holds none."""
     try:
         record = json.loads(text)
         name, level, message = record["logger"], record["level"], record["message"]

@@ -23,8 +23,7 @@ _FACT = re.compile(r"^(Rss|Anonymous|Swap): +(\d+) kB$")
 def give_back_pages(name: str = "") -> int:
     """Give back pages of mapped files; returns how many bytes of them were in memory.
 
-    Those of files of this name, and of all that no thread can write to. A mapping that this process
-    has written to keeps its pages, as the file does not have them.
+    Those of files of this name, and of all that no thread can write to, if never written to.
     """
     advise = ctypes.CDLL(None).madvise
     given = 0

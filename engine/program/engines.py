@@ -38,11 +38,7 @@ class Whole(Protocol):
     """A model, or a part of one, in an engine; ready for any of its shapes."""
 
     def run(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Outputs by name.
-
-        Raises:
-            PreconditionFailed: the model does not run at these shapes.
-        """
+        """Outputs by name; ``PreconditionFailed`` if the model does not run at these shapes."""
 
     def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None: ...
 
@@ -65,11 +61,7 @@ class Engine(Protocol):
         """Version of the library; what was measured on one says nothing of another."""
 
     def check(self, graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
-        """Refuse a static graph in which a request could end the process.
-
-        Raises:
-            PreconditionFailed: naming the operator.
-        """
+        """Raise ``PreconditionFailed`` for an operator by which a request could end the process."""
 
     def compile(
         self,
@@ -79,14 +71,8 @@ class Engine(Protocol):
         *,
         any_shape: bool = False,
     ) -> Whole:
-        """Make an ONNX model ready to run.
+        """Make an ONNX model ready to run: its file, or its content without data in other files.
 
-        Args:
-            model: its file, or its content without data in other files.
-            on: threads and cores.
-            precision: that it computes in, one of the engine's.
-            any_shape: shapes without end may come, so nothing is kept for each of them.
-
-        Raises:
-            PreconditionFailed: the engine refuses it.
+        ``any_shape``: shapes without end may come, so nothing is kept for each of them. Raises
+        ``PreconditionFailed`` if the engine refuses it.
         """

@@ -16,8 +16,7 @@ from typing import Any
 
 from braid.core.errors import PreconditionFailed
 
-Range = tuple[float, float]
-"""Least and greatest value; integers are exact."""
+Range = tuple[float, float]  # least and greatest value; integers are exact
 
 ALL: Range = (-inf, inf)
 BOOLEAN: Range = (0, 1)
@@ -65,16 +64,10 @@ def widest_inputs(
     """Ranges of the inputs within which every value lies in its limits.
 
     An input that serves as an index is held to what ONNX takes of it. Others, as masks and lengths
-    are, may be narrowed to 0 and 1; what is left of them is to be checked in each request.
+    are, may be narrowed to 0 and 1; what is left of them is to be checked in each request. Of
+    values ``returned`` as integers callers may want any number.
 
-    Args:
-        steps: in topological order.
-        inputs: the widest range of each.
-        returned: values that outputs of the model are made of, as integers: of those, callers may
-            want any number.
-
-    Raises:
-        PreconditionFailed: there are none; names the operator and a value.
+    Raises ``PreconditionFailed``, naming an operator and a value, if there are none.
     """
     ranges, indices = dict(inputs), set[str]()
     while (outside := _outside(steps, ranges, indices_only=True)) is not None:
@@ -91,11 +84,7 @@ def widest_inputs(
 
 
 def _narrow(ranges: dict[str, Range], outside: _Outside, inputs: frozenset[str]) -> None:
-    """Narrow those of some inputs that hold more than 0 and 1.
-
-    Raises:
-        PreconditionFailed: none does.
-    """
+    """Narrow those that hold more than 0 and 1; ``PreconditionFailed`` if none does."""
     wide = [name for name in inputs if ranges[name][0] < 0 or ranges[name][1] > 1]
     if not wide:
         raise PreconditionFailed(outside.text)
@@ -239,5 +228,4 @@ def constant(bounds: Range, *more: Range) -> Transfer:
 
 
 def content_range(data: Any) -> Range:
-    """Range of an array's elements."""
     return (data.min().item(), data.max().item()) if data.size else (0, 0)

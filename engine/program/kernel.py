@@ -24,11 +24,7 @@ class Kernel:
     _runs: dict[int, Run] = field(default_factory=dict, repr=False)
 
     def recipe_on(self, threads: int) -> Recipe | None:
-        """Recipe for a team of ``threads`` threads, made once; None if the kernel is a function.
-
-        Raises:
-            Unsupported: oneDNN has no fast kernel for it.
-        """
+        """None if the kernel is a function; ``Unsupported`` if oneDNN has no fast kernel for it."""
         if self.recipe is None:
             return None
         if threads not in self._recipes:
@@ -73,10 +69,7 @@ class PackedWeights:
         return self._by_key[key]
 
     def derived(self, key: tuple[Any, ...], source: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Tensor that ``make`` makes from ``source``, made once for each ``key`` and source.
-
-        The names of small constants mean something else at other shapes, their tensors do not.
-        """
+        """Made once by key and source: small constants of one name differ by shape."""
         entry = self._derived.get(key)
         if entry is None or entry[0] is not source:
             entry = self._derived[key] = (source, make())

@@ -44,14 +44,7 @@ class KernelSource(Protocol):
     def variants(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
     ) -> Iterable[Kernel]:
-        """Kernels that can run ``unit``, the one that is usually fastest first.
-
-        Args:
-            unit: of ``graph``, which is static.
-            graph: knows the specs of the unit's values.
-            constants: placed, see ``place``.
-            packed: reordered weights, shared by the plans of one model; filled as needed.
-        """
+        """The kernel that is usually fastest comes first; ``constants`` are placed (``place``)."""
 
     def signature(self, unit: Operator, graph: OpGraph) -> str:
         """Key of the unit's choice of kernel: equal where the speed of the kernels is equal."""
@@ -66,7 +59,6 @@ class KernelSource(Protocol):
 
 
 def makeable(kernels: Iterable[Kernel], threads: int) -> Iterator[Kernel]:
-    """Make kernels for ``threads`` threads; yields those that can be made."""
     for kernel in kernels:
         try:
             kernel.recipe_on(threads)
@@ -88,7 +80,7 @@ def cut_output(kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
     """``kernel`` followed by torch's cuts of its output, on any device; see ``KernelSource.cut``.
 
     Rows of a part of a matrix lie apart, which matrix products and attention read as they are.
-    Convolutions would copy a part of an image, so it is copied here, where it is measured.
+    A part of an image is copied here, where it is measured: convolutions would copy it.
     """
     run = kernel.run_on(threads)
     weight, bias = merged.tensors.values()

@@ -41,15 +41,9 @@ def merge_groups(graph: OpGraph) -> list[list[int]]:
 def merged_unit(
     graph: OpGraph, constants: Mapping[str, Tensor], units: Sequence[int]
 ) -> MergedUnit:
-    """The unit that takes the common input of ``units`` and gives all their outputs side by side.
+    """The unit that gives all outputs of ``units``, which read one input, side by side.
 
-    Args:
-        graph: static.
-        constants: tensor of each constant.
-        units: a part of one of ``merge_groups(graph)``, in the order of the outputs.
-
-    Raises:
-        InvalidArtefact: these units cannot be merged.
+    ``units``: a part of one of ``merge_groups(graph)``, else ``InvalidArtefact``.
     """
     operators = [graph.operators[unit] for unit in units]
     keys = {_merge_key(op, graph) for op in operators}

@@ -18,12 +18,8 @@ def opened_file(artefact: Path, digest: str) -> Iterator[Path]:
     """Give the body the ONNX file that an artefact keeps, which has the given SHA-256.
 
     Of a zip with external data it is an unpacked copy, which goes when the body ends: whoever
-    needs the weights longer has them in memory, or mapped, by then.
-
-    Raises:
-        PreconditionFailed: the artefact keeps none, or there is no room to unpack it.
-        InvalidArtefact: the file was changed after the import.
-        SystemShortage: it cannot be read for now.
+    needs the weights longer has them in memory, or mapped, by then. Raises ``InvalidArtefact`` if
+    it was changed, ``PreconditionFailed`` if none is kept or no room is left, ``SystemShortage``.
     """
     path = artefact / MODEL_FILE
     if not path.is_file():
@@ -50,10 +46,7 @@ def opened_file(artefact: Path, digest: str) -> Iterator[Path]:
 
 
 def reason_of(error: Exception) -> str:
-    """Reason in an error's message, at most 500 characters, in one line.
-
-    OpenVINO says where in its sources it failed, in lines that end with a colon, and then why.
-    """
+    """One line of 500 characters: OpenVINO's lines that end with a colon only say where."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     while len(lines) > 1 and lines[0].startswith("Exception from ") and lines[0].endswith(":"):
         del lines[0]

@@ -23,16 +23,12 @@ from braid.core.tensor import TensorType
 from braid.engine.onnx.node_order import reads_of
 from braid.engine.onnx.tensors import DTYPES
 
-MAX_PART_BYTES = (1 << 31) - 1
-"""The most that a protobuf message takes."""
-
-_SMALL_BYTES = 1024
-"""Initialisers that may decide shapes are not larger."""
+MAX_PART_BYTES = (1 << 31) - 1  # the most that a protobuf message takes
+_SMALL_BYTES = 1024  # initialisers that may decide shapes are not larger
 
 _ELEMENTS = {name: element for element, name in DTYPES.items()}
 
-Border = Mapping[str, TensorType]
-"""Types of tensors of the file, by name; extents may be open."""
+Border = Mapping[str, TensorType]  # by name; extents may be open
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
@@ -41,12 +37,7 @@ class ModelParts:
     """A model's file, of which parts are cut out. Holds all its weights."""
 
     def __init__(self, model: onnx.ModelProto, inputs: Border) -> None:
-        """Infer shapes for inputs of static types.
-
-        Args:
-            model: with all its weights; it is changed.
-            inputs: of the model.
-        """
+        """Infer shapes for static inputs; ``model`` has all its weights, and is changed."""
         graph = model.graph
         self._frame = onnx.ModelProto(
             ir_version=model.ir_version,
@@ -62,22 +53,16 @@ class ModelParts:
             for at, node in enumerate(self._nodes)
             for output in filter(None, node.output)
         }
-        self.tensors = frozenset(self._made_by) | set(inputs)
-        """Tensors that can be borders."""
+        self.tensors = frozenset(self._made_by) | set(inputs)  # those that can be borders
 
     def cut(
         self, given: Border, outputs: Border, equal: Mapping[str, str] = NO_NAMES
     ) -> tuple[bytes, list[str]]:
         """A model of the nodes between two borders, and those of ``given`` that it reads.
 
-        Args:
-            given: tensors that the part may read. Those of the model's inputs that are not needed
-                at its border are needed where it computes again what the graph computes once.
-            outputs: tensors that it makes.
-            equal: tensors that hold what one of ``given`` holds, and which one.
-
-        Raises:
-            PreconditionFailed: it needs more than that, or is larger than a message may be.
+        Inputs of the model in ``given`` that are not needed at the border are needed where the part
+        computes again what the graph computes once. ``equal``: tensors that hold what a given
+        one holds. Raises ``PreconditionFailed`` if more is needed, or the part is too large.
         """
         graph = onnx.GraphProto(name="part")
         graph.output.extend(_info(name, spec) for name, spec in outputs.items())

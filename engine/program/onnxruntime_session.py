@@ -32,29 +32,20 @@ from braid.engine.program.engines import EnginePlace
 from braid.engine.program.model_file import reason_of
 from braid.engine.runtime.stopping import stoppable_session_run
 
-Provider = tuple[str, Mapping[str, str]]
-"""Name of an execution provider, and its options."""
+Provider = tuple[str, Mapping[str, str]]  # name, options
 
 CPU_PROVIDER: Provider = ("CPUExecutionProvider", {})
 CUDA_PROVIDER: Provider = ("CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"})
 
 _BF16 = 16  # of ONNX's TensorProto, which names types that numpy has not
 
-MAX_BOUND = 1024
-"""Bindings of addresses that a session keeps, at most."""
+MAX_BOUND = 1024  # bindings of addresses that a session keeps
 
 
 def check_division(graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
-    """Refuse a model in which a request can have the least integer divided by -1.
+    """Raise ``PreconditionFailed`` if a request can have the least integer divided by -1.
 
     ONNX Runtime leaves that to the processor, which ends the process (SIGFPE).
-
-    Args:
-        graph: static.
-        constants: tensor of each of its constants.
-
-    Raises:
-        PreconditionFailed: naming the operator.
     """
     for unit in graph.operators:
         if unit.kind == KIND and _divides_integers(constants[unit.inputs[0]]):
@@ -88,16 +79,10 @@ class OnnxSession:
         *,
         any_shape: bool = False,
     ) -> None:
-        """Open a model.
+        """Open a model: its file or content.
 
-        Args:
-            model: its file or content.
-            on: threads and cores.
-            provider: what it runs on.
-            any_shape: keep no memory pattern, which ONNX Runtime does for every shape, for ever.
-
-        Raises:
-            PreconditionFailed: ONNX Runtime refuses it or has no such provider.
+        ``any_shape``: keep no memory pattern, which ONNX Runtime keeps for every shape. Raises
+        ``PreconditionFailed`` if ONNX Runtime refuses it or has no such provider.
         """
         import onnxruntime  # half a second that only sessions need
 
@@ -119,12 +104,7 @@ class OnnxSession:
         self._bound: dict[Any, Any] = {}  # by addresses and shapes
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Outputs by name.
-
-        Raises:
-            PreconditionFailed: the model does not run at these shapes.
-            RunStopped: the run was to end.
-        """
+        """Raises ``PreconditionFailed`` at shapes that the model refuses, or ``RunStopped``."""
         feeds = {name: array_of(tensor.contiguous()) for name, tensor in inputs.items()}
         with stoppable_session_run() as options:
             try:
@@ -139,16 +119,9 @@ class OnnxSession:
         }
 
     def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        """Run the model and write its outputs into ``outputs``.
+        """As ``run``, into ``outputs``, contiguous as the inputs are.
 
-        Args:
-            inputs: contiguous.
-            outputs: contiguous, of the shapes that the model gives. What they and the inputs
-                occupy is remembered, so that the next run on the same memory is bound already.
-
-        Raises:
-            PreconditionFailed: the model does not run at these shapes.
-            RunStopped: the run was to end.
+        What both occupy is remembered, so that the next run on the same memory is bound already.
         """
         if self._binds:
             try:
@@ -215,10 +188,7 @@ class OnnxRuntime:
 
     @cached_property
     def _sessions(self) -> WeakValueDictionary[tuple[object, ...], OnnxSession]:
-        """Sessions in use whose content was given.
-
-        It packs weights again in each session, so equal content in the same place shares one.
-        """
+        """By content: it packs weights again in each session, so equal content shares one."""
         return WeakValueDictionary()
 
     def check(self, graph: OpGraph, constants: Mapping[str, Tensor]) -> None:

@@ -94,13 +94,10 @@ class Bounds:
 
 
 def exact_within(model: Any) -> Bounds:
-    """Return bounds of integer inputs within which OpenVINO computes as ONNX defines.
+    """Bounds of integer inputs within which OpenVINO computes as ONNX defines.
 
-    Args:
-        model: of static shapes, its constants folded.
-
-    Raises:
-        PreconditionFailed: there may be none; names the operator.
+    The model is of static shapes, its constants folded. Raises ``PreconditionFailed``, naming the
+    operator, if there may be none.
     """
     steps, inputs, returned = list[Step](), dict[str, Range](), set[str]()
     for node in model.get_ordered_ops():
@@ -125,11 +122,7 @@ def exact_within(model: Any) -> Bounds:
 
 
 def _step(node: Any, kind: str) -> Step | None:
-    """How ranges pass through an operator; None if it has to do with floats only.
-
-    Raises:
-        PreconditionFailed: it computes on integers, and is not known to do that as ONNX defines.
-    """
+    """None if it has to do with floats only; ``PreconditionFailed`` if it may err on integers."""
     ports = [node.input_value(place) for place in range(node.get_input_size())]
     outputs = tuple(_key(port) for port in node.outputs())
     transfer = _transfer(node, kind, ports)
@@ -288,7 +281,6 @@ def _check_floats(node: Any, kind: str) -> None:
 
 
 def _is_stored(node: Any, kind: str) -> bool:
-    """Whether a node is a constant that is converted before it is used."""
     users = [user.get_node().get_type_name() for user in node.output(0).get_target_inputs()]
     return kind == "Constant" and all(user == "Convert" for user in users)
 

@@ -59,9 +59,8 @@ class TbbThreads:
     def on(self, cpus: Sequence[int], device_cpus: Sequence[int]) -> Iterator[None]:
         """Let the body make the threads that work with the calling one.
 
-        Args:
-            cpus: of all that work at once, the calling thread's first; one: it works alone.
-            device_cpus: all cores of the device; empty: nothing is pinned.
+        ``cpus`` are of all that work at once, the calling thread's first; with one it works alone.
+        ``device_cpus``: all cores of the device; empty: nothing is pinned.
         """
         if not device_cpus:
             yield
@@ -84,10 +83,7 @@ class TbbThreads:
                 self._pin(before, cpus[1:])
 
     def _pin(self, before: set[int], cpus: Sequence[int]) -> None:
-        """Pin the pool, with the threads that were made since ``before``, to these cores, if any.
-
-        One that is not pinned yet may have made another one.
-        """
+        """Pin threads made since ``before``: one that is not pinned yet may have made another."""
         pinned: set[int] = set()
         while more := (self._pool | (threads := _threads()) - before) & threads - pinned:
             pinned |= more

@@ -34,8 +34,7 @@ from braid.engine.program.openvino_exactness import Bounds, exact_within
 from braid.engine.program.openvino_library import tbb_threads
 from braid.engine.runtime.stopping import stop_signal
 
-MAX_COMPILED = 64
-"""Shapes that a model is compiled for at the same time, at most."""
+MAX_COMPILED = 64  # shapes that a model is compiled for at the same time, at most
 
 _TYPES = {FP32: "f32", BF16: "bf16"}
 
@@ -54,16 +53,7 @@ class OpenVinoModel:
     """One model, compiled for each shapes that it runs at first. Several threads may run it."""
 
     def __init__(self, model: Path | bytes, on: EnginePlace, precision: str = FP32) -> None:
-        """Read a model.
-
-        Args:
-            model: its file or content.
-            on: threads and cores.
-            precision: that it computes in, of ``core.runtimes``.
-
-        Raises:
-            PreconditionFailed: OpenVINO refuses it.
-        """
+        """From a file or content; ``PreconditionFailed`` if OpenVINO refuses it."""
         self._cpus, self._device_cpus = tuple(on.cpus), tuple(on.device_cpus or on.cpus)
         self._properties = _properties(on.threads * on.callers, on.callers, precision)
         self._compiled: dict[_Shapes, _Compiled] = {}
@@ -191,7 +181,6 @@ class _Compiled:
 
     @contextmanager
     def request(self) -> Iterator[_Request]:
-        """A request for the body alone; one that failed is not used again."""
         try:
             request = self._idle.pop()
         except IndexError:
@@ -227,12 +216,9 @@ class _Request:
 
 @contextmanager
 def _ended_by(cancel: Callable[[], None]) -> Iterator[None]:
-    """Let ``cancel`` end the body when the calling thread's run is to end.
+    """Let ``cancel`` end the body, with ``RunStopped``, when the calling thread's run is to end.
 
     A request that does not run yet is not cancelled by it, so it is called until the body ends.
-
-    Raises:
-        RunStopped: the run was to end, whatever OpenVINO said of that.
     """
     signal = stop_signal.get()
     if signal is None:

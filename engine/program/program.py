@@ -53,11 +53,9 @@ class Binding:
     def kernels(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor]
     ) -> Iterable[Kernel]:
-        """Kernels that can run a unit of ``graph``, the one that is usually fastest first."""
         return self.source.variants(unit, graph, constants, self.packed)
 
     def kernel(self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor]) -> Kernel:
-        """The kernel chosen for a unit of ``graph``, else the first that can be made."""
         wanted = self.choices.get(self.source.signature(unit, graph)) if self.choices else None
         return choose(self.kernels(unit, graph, constants), self.threads, wanted)
 
@@ -75,11 +73,7 @@ class Program:
     merged: dict[tuple[int, ...], BoundUnit] = field(default_factory=dict, repr=False)
 
     def unit(self, units: tuple[int, ...]) -> BoundUnit:
-        """The bound unit of one unit, or of several that are merged, made at first use.
-
-        Raises:
-            InvalidArtefact: these units cannot be merged.
-        """
+        """Of one or several units that are merged, made at first use; may raise InvalidArtefact."""
         if len(units) == 1:
             return self.units[units[0]]
         if units not in self.merged:
@@ -93,7 +87,6 @@ class Program:
         return self.merged[units]
 
     def variants(self, unit: int) -> list[Kernel]:
-        """The kernels that can run a unit, the one that is usually fastest first."""
         how, operator = self.binding, self.graph.operators[unit]
         kernels = how.kernels(operator, self.graph, self.constants())
         return list(makeable(kernels, how.threads))
@@ -109,11 +102,7 @@ class Program:
         return [kernel for kernel in kernels if (kernel.recipe is not None) == native]
 
     def with_variant(self, unit: int, variant: str) -> Program:
-        """A program with another kernel for one unit, which shares all values with this one.
-
-        Raises:
-            PreconditionFailed: there is no such kernel.
-        """
+        """Shares all values with this one; ``PreconditionFailed`` if there is no such kernel."""
         kernel = next((k for k in self.variants(unit) if k.variant == variant), None)
         if kernel is None:
             name = self.graph.operators[unit].name
@@ -135,8 +124,7 @@ class Program:
     ) -> Environment:
         """Slots for one run, with constants and inputs in place.
 
-        ``outputs``, by name, stand in the slots of the graph's outputs that units make: a unit may
-        write there, or replace them.
+        ``outputs`` stand in slots that units make: a unit may write there, or replace them.
         """
         env = self.template.copy()
         for name, tensor in inputs.items():
@@ -166,14 +154,7 @@ def bind(
     binding: Binding,
     pause: YieldToRequests = no_pause,
 ) -> Program:
-    """Choose a kernel for each unit and number the values.
-
-    Args:
-        graph: static; its operators are the schedule units.
-        constants: tensor of each of ``graph.constants``.
-        binding: what kernels are chosen and made with.
-        pause: called after each unit; weights are reordered here.
-    """
+    """``pause`` is called after each unit: weights are reordered here."""
     constants = binding.source.place(graph, constants, binding.packed)
     names = [*graph.inputs, *graph.constants]
     names += [out for op in graph.operators for out in op.outputs]
@@ -198,10 +179,7 @@ def bind(
 
 
 def last_readers(program: Program, positions: Sequence[int]) -> dict[int, int]:
-    """Slot -> the last of ``positions`` (one a unit) that reads or fills it.
-
-    Constants, inputs and the graph's outputs are left out: they outlive the run.
-    """
+    """Slot -> the last position that reads or fills it, without slots that outlive the run."""
     keep = program.kept()
     last: dict[int, int] = {}
     for unit, position in zip(program.units, positions, strict=True):

@@ -23,10 +23,7 @@ _CALL_US = 5.0
 def estimated_profile(
     unit: Operator, graph: OpGraph, flop_per_byte: float = _FLOP_PER_US / _BYTES_PER_US
 ) -> UnitProfile:
-    """Bytes moved, as its demand, and whether they or the arithmetic limit the unit.
-
-    ``flop_per_byte`` is what the device computes while it moves a byte.
-    """
+    """Bytes moved, as demand; ``flop_per_byte``: what the device computes while it moves one."""
     moved = _moved_bytes(unit, graph)
     return UnitProfile(float(moved), moved * flop_per_byte >= estimated_flop(unit, graph))
 
@@ -43,10 +40,7 @@ def _moved_bytes(unit: Operator, graph: OpGraph) -> int:
 
 
 def estimated_flop(unit: Operator, graph: OpGraph) -> float:
-    """Floating-point operations of the dense kinds, 0 for those that only move data.
-
-    Operations on 8-bit integers count as a quarter of those in FP32.
-    """
+    """0 for kinds that only move data; an operation on 8-bit integers counts a quarter."""
     if unit.kind == KIND:
         return estimated_flop(replace(unit, kind=str(unit.attributes["unit"])), graph) / 4
     result = graph.spec(unit.outputs[0])

@@ -82,11 +82,7 @@ DECOMPOSED: Mapping[Any, Callable[..., Any]] = {
 
 
 def exported(program: Program, weights: Mapping[str, Tensor]) -> torch.export.ExportedProgram:
-    """Let torch read the program.
-
-    Raises:
-        ModelImportError: torch refuses it; with its reason.
-    """
+    """Let torch read the program; ``ModelImportError`` with torch's reason if it refuses it."""
     graph = {**program.document["graph_module"], "module_call_graph": [_flat_call(program)]}
     names = program.weights
     state = {name: weights[name] for name in names.buffers}
@@ -124,16 +120,9 @@ def write_onnx(
     outputs: Sequence[str],
     file: Path,
 ) -> frozenset[str]:
-    """Write a program as an ONNX file.
+    """Write an ONNX file; returns names of files beside it with its weights, if near 2 GB.
 
-    Args:
-        program: read by ``exported``.
-        inputs: names for its arguments that are tensors.
-        outputs: names for its results that are computed.
-        file: to write.
-
-    Returns:
-        Names of files beside it with its weights: none unless they come near 2 GB.
+    ``inputs`` are names for arguments that are tensors, ``outputs`` for results that are computed.
 
     Raises:
         UnsupportedOperators: torch.onnx has no form of an operator.
@@ -160,7 +149,6 @@ def write_onnx(
 
 
 def _projects(program: torch.export.ExportedProgram) -> bool:
-    """Return whether an LSTM has a projection: torch.onnx leaves that out."""
     states = [node.args[1] for node in program.graph.nodes if node.target is _aten.lstm.input]
     return any(len({part.meta["val"].shape[2] for part in state}) > 1 for state in states)
 
@@ -168,8 +156,7 @@ def _projects(program: torch.export.ExportedProgram) -> bool:
 def _save(model: onnx_ir.Model, file: Path) -> None:
     """Write a model and its weights, one after the other; takes the weights out of it.
 
-    A message of protobuf with the weights takes their size once more, and three times more while it
-    is serialised (upb).
+    A message of protobuf with the weights takes their size up to four times (upb).
     """
     weights: list[onnx_ir.TensorProtocol] = []
     names = []
@@ -227,8 +214,8 @@ def _converted(
 def _mask_by_infinity(graph: onnx_ir.Graph) -> None:
     """Let attention answer zeros to a query that may look at no key, as torch does.
 
-    torch.onnx writes softmax(scores + mask) with zeros in place of NaN, but gives the mask the
-    least number instead of -inf (onnxscript 0.7), so that no NaN comes up.
+    torch.onnx gives the mask the least number instead of -inf (onnxscript 0.7), so that no NaN
+    comes up for its zeros to replace.
     """
     for node in list(graph.all_nodes()):
         softmax = node.inputs[0].producer() if node.op_type == "IsNaN" and node.inputs[0] else None
@@ -278,7 +265,6 @@ def _give_names(graph: onnx_ir.Graph, inputs: Sequence[str], outputs: Sequence[s
 
 
 def _refusal(error: BaseException) -> ModelImportError:
-    """Reason of torch.onnx in the words of the importer."""
     causes = [error]
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)

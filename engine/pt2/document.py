@@ -78,11 +78,7 @@ class Program:
 
 
 def read_program(data: bytes | bytearray) -> Program:
-    """Read ``models/<name>.json``.
-
-    Raises:
-        ModelImportError: not JSON, another schema, over a budget, or text that hides code.
-    """
+    """Raises ``ModelImportError``, also for another schema or text that hides code."""
     try:
         document = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:

@@ -31,11 +31,7 @@ _ARITHMETIC = (
 
 
 def symbol_name(text: str) -> str | None:
-    """The name of an extent that is one symbol; None for arithmetic with symbols.
-
-    Raises:
-        ModelImportError: it is not arithmetic at all.
-    """
+    """Name of a single symbol, None for other arithmetic; else ``ModelImportError``."""
     tree = _parsed(text, "extent", _is_extent)
     match tree:
         case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str() as name)]):
@@ -46,11 +42,7 @@ def symbol_name(text: str) -> str | None:
 
 
 def check_guard(text: str) -> None:
-    """Refuse a guard that is more than a comparison of sizes of inputs and their base tensors.
-
-    Raises:
-        ModelImportError: it is.
-    """
+    """Raise ``ModelImportError`` for more than a comparison of sizes of inputs and base tensors."""
     _parsed(text, "guard", _is_guard)
 
 

@@ -43,7 +43,6 @@ colon."""
 
 
 def says_out_of_memory(text: str) -> bool:
-    """Whether the text of a library says that there was no memory left."""
     return any(sign in text for sign in _SIGNS) or _WHOLE_ENDS.search(text) is not None
 
 
@@ -59,9 +58,8 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 def leaves_interpreter_unsound(error: BaseException | None) -> bool:
     """Whether the interpreter itself met the lack of memory, so that it cannot be relied on.
 
-    An allocation that a library asks for may fail and nothing else is harmed. Where there is none
-    even for the interpreter's own objects, code of others does not always put back what it took:
-    seen were a function that stood in for another one, and errors without an exception.
+    Code of others does not always put back what it took where there is no memory for the
+    interpreter's own objects: a function that stood in for another one stayed there.
     """
     while error is not None:
         if isinstance(error, SystemError) or (type(error) is MemoryError and not error.args):
@@ -71,10 +69,7 @@ def leaves_interpreter_unsound(error: BaseException | None) -> bool:
 
 
 def raise_out_of_memory(error: Exception) -> None:
-    """Raise MemoryError if ``error`` is one in any form.
-
-    For those who take any error of a library for a property of the model: a lack of memory is none.
-    """
+    """For those who take any other error of a library for a property of the model."""
     if is_out_of_memory(error):
         raise MemoryError(str(error)) from error
 
@@ -138,10 +133,7 @@ def freed_bytes() -> int:
 
 
 def give_back_freed_memory(least_bytes: int = TRIM_BYTES) -> bool:
-    """Return free memory to the system if it is so much; returns whether it was.
-
-    What is used next costs page faults.
-    """
+    """Return free memory if it is so much; returns whether it was. Next uses cost page faults."""
     if freed_bytes() < least_bytes:
         return False
     return bool(ctypes.CDLL(None).malloc_trim(min(least_bytes, TOP_PAD_BYTES)))

@@ -38,10 +38,7 @@ def ends_before_the_server() -> None:
 
 
 def asks_for_long_turns() -> bool:
-    """Let threads with shorter turns go first when they wake up; False where that is unknown.
-
-    It holds for the calling thread and for those that it starts.
-    """
+    """For this thread and those it starts; False where the kernel does not know of it."""
     call = _SCHED_SETATTR.get(platform.machine())
     if call is None:
         return False

@@ -54,7 +54,6 @@ class StopSignal:
             os.eventfd_read(self.descriptor.fileno())
 
     def check(self) -> None:
-        """Raise RunStopped if the run is to end."""
         if self._reason is not None:
             raise RunStopped(self._reason)
 
@@ -81,7 +80,6 @@ stop_signal: ContextVar[StopSignal | None] = ContextVar("stop_signal", default=N
 
 
 def check_stopped() -> None:
-    """Raise RunStopped if the calling thread's run is to end."""
     signal = stop_signal.get()
     if signal is not None:
         signal.check()
@@ -91,10 +89,7 @@ def check_stopped() -> None:
 def stoppable_session_run(seconds: float | None = None) -> Iterator[Any]:
     """Options for one run in ONNX Runtime, which ends when the calling thread's run is to end.
 
-    A run without a stop signal is ended after ``seconds``, if given.
-
-    Raises:
-        RunStopped: it was to end, whatever ONNX Runtime said of that.
+    Then, or after ``seconds`` without a stop signal, it raises ``RunStopped``.
     """
     import onnxruntime
 

@@ -39,8 +39,8 @@ def usable_cpus() -> tuple[int, ...]:
 def make_pinned_team(cpus: Sequence[int]) -> None:
     """Give the calling thread an OpenMP team of ``len(cpus)`` threads, one on each core.
 
-    The calling thread itself stays on ``cpus[0]``. Must be the first operator that this thread
-    runs with more than one thread. A kernel that refuses to pin leaves threads where they are.
+    It stays on ``cpus[0]``. Must be the first operator that this thread runs with more than one
+    thread. A kernel that refuses to pin leaves threads where they are.
     """
     before = set(os.listdir("/proc/self/task"))
     torch.set_num_threads(len(cpus))
@@ -53,7 +53,7 @@ def make_pinned_team(cpus: Sequence[int]) -> None:
 
 
 def end_team() -> None:
-    """End the OpenMP team of the calling thread; its next parallel region makes another.
+    """The calling thread's next parallel region makes another team.
 
     libgomp counts the threads of all teams. Where they are more than the cores, even asleep, every
     team of the process sleeps at each barrier in place of spinning: MnasNet took 4.1 ms, not 1.8.
@@ -108,7 +108,6 @@ class PinnedTeam:
         self._work.put((work, stop_signal.get()))
 
     def join(self) -> BaseException | None:
-        """Wait for the work; returns what it raised."""
         return self._done.get()
 
     def close(self) -> None:

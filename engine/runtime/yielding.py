@@ -64,7 +64,6 @@ class NetClock(YieldToRequests):
     """A clock that takes off the time in which requests were answered."""
 
     def __init__(self, pause: YieldToRequests, now_ns: NowNs = perf_counter_ns) -> None:
-        """Begin now."""
         self._pause = pause
         self._now_ns = now_ns
         self._spans_ns: list[tuple[int, int]] = []
@@ -88,11 +87,7 @@ class NetClock(YieldToRequests):
         return any_ran
 
     def net_time(self, start_ns: int, end_ns: int) -> NetTime:
-        """A time that has just ended, without answers to requests.
-
-        Where they took all of it, it is the whole time, as interrupted. What is told is never below
-        the clock's resolution.
-        """
+        """The whole time, as interrupted, where answers took it all; at least RESOLUTION_NS."""
         elapsed_ns = max(end_ns - start_ns, RESOLUTION_NS)
         spans = [min(end, end_ns) - max(start, start_ns) for start, end in self._spans_ns]
         left_ns = elapsed_ns - sum(span for span in spans if span > 0)
@@ -116,11 +111,7 @@ def in_thread(call: Callable[[], T], pause: YieldToRequests) -> T:
 
 
 def elsewhere(started: Sequence[tuple[Start, Callable[[], T]]], pause: YieldToRequests) -> list[T]:
-    """Return what calls return that go on in other threads at once; answers requests meanwhile.
-
-    Args:
-        started: for each call, what begins it in its thread, and the call.
-    """
+    """Results of calls that go on in threads; ``started``: what begins each, and the call."""
     results: dict[int, T] = {}
     failures: list[BaseException] = []
     done = Descriptor(os.eventfd(0))  # closed with the last thread that tells of its end

@@ -55,14 +55,8 @@ def compare(
 ) -> Generator[float, None, list[PlanMeasurement]]:
     """Measure contenders, the first being the baseline; yields the fraction done after each run.
 
-    Args:
-        contenders: what can run the model.
-        checks: inputs to find errors on, at least one, read one after the other; the first one's
-            are those that runs are timed on.
-        pause: lets inference go first.
-
-    Raises:
-        WorkerFault: the baseline does not run.
+    Errors are found on all ``checks``, read one after the other; runs are timed on the first one's
+    inputs. Raises ``WorkerFault`` if the baseline does not run.
     """
     inputs: Tensors | None = None
     for check in checks:
@@ -108,11 +102,7 @@ def _check(contender: TimedContender, check: Check, pause: YieldToRequests) -> N
 def errors(got: Tensors, reference: Tensors) -> tuple[float, float]:
     """Largest absolute error over all outputs, and largest relative to its output's maximum.
 
-    A NaN or infinity must stand in the same place in both; elsewhere it counts as an infinite
-    error.
-
-    Raises:
-        InvalidRequest: an output has another shape than in the reference.
+    A NaN or infinity in one only is an infinite error; another shape an ``InvalidRequest``.
     """
     max_abs = max_rel = 0.0
     for name, expected in reference.items():
@@ -133,8 +123,7 @@ def errors(got: Tensors, reference: Tensors) -> tuple[float, float]:
 def same_top_class(got: Tensors, reference: Tensors, rows: int) -> tuple[int, int]:
     """Count rows of outputs that look like classes, and those with the reference's top class.
 
-    An output of floats is one if it has rows of several numbers, whatever follows being 1. Of
-    several such outputs each counts.
+    Such an output is of floats, with rows of several numbers. Of several such outputs each counts.
     """
     compared = agreed = 0
     for name, expected in reference.items():

@@ -21,15 +21,13 @@ from braid.engine.runtime.yielding import NetTime, YieldToRequests
 from braid.engine.timing.runs import Run, Tensors
 from braid.engine.timing.samples import uninterrupted
 
-QUICK_US = 150_000.0
-"""In a run of less than this, the state of the caches counts."""
+QUICK_US = 150_000.0  # in shorter runs the state of the caches counts
 
 PAUSE_S = 0.003
 """Seconds from one run to the next when one client sends its next request after each answer, about;
 longer than thread pools spin after a run."""
 
-_SHORT_US = 50_000.0
-"""A run of less than this is repeated if it was interrupted."""
+_SHORT_US = 50_000.0  # a shorter run is repeated if it was interrupted
 
 
 @dataclass(slots=True)
@@ -54,7 +52,6 @@ class TimedContender:
 
     @property
     def all_us(self) -> list[float]:
-        """Samples of all rounds."""
         return list(chain.from_iterable(self.turns_us))
 
     @property
@@ -68,8 +65,7 @@ def sample_of(
 ) -> float:
     """Microseconds of one run of a device that was idle for ``idle_s`` seconds before.
 
-    ``inputs`` are those of the contender's first run. Time that the device itself tells is that of
-    its kernels, to which idle seconds before them make no difference.
+    Times by the device itself are of its kernels, to which idle seconds make no difference.
     """
     if (timed_us := contender.timed_us) is not None:
         return uninterrupted(lambda: NetTime(timed_us(inputs), False))

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorType
 
-CHAIN = 5
-"""Units of the longer group."""
+CHAIN = 5  # units of the longer group
 
 
 def tiny_graph(groups: Sequence[int]) -> tuple[OpGraph, list[list[int]]]:

@@ -47,10 +47,7 @@ class RoundOptions:
     pause_s: float = PAUSE_S
 
     def runs(self, latency_us: float, contenders: int, round_: int) -> int:
-        """Runs in a turn that count, if one takes so long and so many contenders take part.
-
-        They grow until ``min_rounds`` are held: it takes few to tell who is hopeless.
-        """
+        """Fewer until ``min_rounds`` are held: it takes few to tell who is hopeless."""
         if latency_us >= QUICK_US:
             return 1
         part = min(1.0, (round_ + 1) / self.min_rounds)
@@ -66,17 +63,10 @@ def run_rounds(
     budget_s: float,
     pause: YieldToRequests,
 ) -> Generator[float, None, list[TimedContender]]:
-    """Fill in ``turns_us`` of the contenders; yields the fraction done after each run.
+    """Fill in ``turns_us``; yields the fraction done after each run, returns who stayed to the end.
 
-    Args:
-        contenders: the baseline first, which stays to the end.
-        inputs: as in their first run.
-        options: how many rounds.
-        budget_s: seconds after which no further round begins, but that ``min_rounds`` are held.
-        pause: lets inference go first.
-
-    Returns:
-        The contenders that stayed to the end: all that have as many turns as the baseline.
+    Those have as many turns as the baseline, which comes first. After ``budget_s`` no further round
+    begins, but ``min_rounds`` are held.
     """
     staying = list(contenders)
     began, told = monotonic(), 0.0
@@ -118,8 +108,7 @@ def _run_turn(
 ) -> Generator[None, None, None]:
     """Run a contender ``runs`` times, or fewer if that takes too long; yields after each run.
 
-    With ``runs`` of 0 the number follows from the latency of the fastest, or where none is known,
-    of the first run.
+    With ``runs`` of 0 the fastest's latency decides, or if there is none, the first run's.
     """
     first_us = 0.0
     if contender.is_quick:
@@ -149,6 +138,5 @@ def _without_the_slow(contenders: Sequence[TimedContender], most: float) -> list
 
 
 def _least_ratio(one: TimedContender, other: TimedContender) -> float:
-    """Least latency of ``other`` over that of ``one``, by turns."""
     turns = zip(one.medians_us, other.medians_us, strict=True)
     return min(theirs_us / ours_us for ours_us, theirs_us in turns)

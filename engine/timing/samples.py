@@ -35,15 +35,14 @@ class TimerOptions:
         return span_us <= self.agreement * statistics.median(samples_us)
 
 
-ATTEMPTS = 3
-"""To take a sample that no request interrupts."""
+ATTEMPTS = 3  # to take a sample that no request interrupts
 
 
 def uninterrupted(sample: Callable[[], NetTime]) -> float:
     """Microseconds of a sample that was not interrupted, out of several if need be.
 
-    If all of them are it is the least: interruptions add to a latency, or do not show in it. One
-    that cannot be (``braid.core.measurement``) counts as interrupted, and never as a latency.
+    If all of them are, the least: interruptions add to a latency. One that cannot be
+    (``braid.core.measurement``) counts as interrupted, and never as a latency.
     """
     least = inf
     for _ in range(ATTEMPTS):
@@ -70,14 +69,7 @@ def steady(
     drift: float = REFERENCE_DRIFT,
     usual_us: float | None = None,
 ) -> list[float]:
-    """Samples that were taken while the reference ran at its usual speed.
-
-    Args:
-        samples_us: of what is measured.
-        reference_us: of the reference, beside each of them.
-        drift: by which the reference may differ, as a fraction.
-        usual_us: of the reference; None: the median of these.
-    """
+    """Samples whose reference is within ``drift``, a fraction, of ``usual_us`` or the median."""
     usual_us = statistics.median(reference_us) if usual_us is None else usual_us
     return [
         sample
@@ -106,7 +98,6 @@ class Sweep:
         self._memory = torch.zeros(size_bytes // 4, dtype=torch.float32)
 
     def run(self) -> None:
-        """Do the work once, on all threads."""
         self._memory.add_(1.0)
 
 
