@@ -22,7 +22,7 @@ def shortest(value: float) -> float:
 
 
 class OnnxNode:
-    """``inputs`` and ``outputs`` hold value names of the graph being built, ``""`` where absent.
+    """ONNX node; ``inputs`` and ``outputs`` hold value names, ``""`` where absent.
 
     ``version`` is the opset in which this form of the operator came up (its since-version).
     """

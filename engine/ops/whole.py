@@ -51,7 +51,7 @@ Extents = Sequence[int | str]
 
 @dataclass(frozen=True, slots=True)
 class WholeModel:
-    """A name in a shape is an open extent; of no input, it follows the content of a request."""
+    """Attributes of ``braid.onnxruntime``; an extent's name that no input has follows the content."""
 
     names: Sequence[str]  # the model's inputs
     outputs: Sequence[str]

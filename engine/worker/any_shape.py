@@ -25,8 +25,7 @@ from braid.engine.program.engines import Whole
 from braid.engine.program.onnxruntime_session import check_division
 from braid.engine.worker.heap_runs import Heap
 
-MAX_LAYOUTS = 512
-"""Programs whose slots are remembered."""
+MAX_LAYOUTS = 512  # programs whose slots are remembered
 
 
 def check_any_division(template: OpGraph, graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
@@ -68,14 +67,9 @@ class AnyShape:
         inputs: Tensors,
         instead: Callable[[Tensors], Tensors] | None = None,
     ) -> Tensors:
-        """Run, in new tensors.
+        """Run, in new tensors; ``instead`` of the session, if given.
 
-        Args:
-            instead: runs in place of the session, if given.
-
-        Raises:
-            PreconditionFailed: the session does not run, or its outputs are of other shapes than
-                the import says.
+        Raises ``PreconditionFailed`` if that fails, or outputs are of other shapes than at import.
         """
         results = (instead or self.session.run)(inputs)
         for name, place in self.layout(program).outputs.items():
@@ -99,7 +93,6 @@ class AnyShape:
         heap: Heap | None,
         instead: Callable[[Tensors], Tensors] | None = None,
     ) -> None:
-        """Run as ``results``, on the views of a slot; open outputs go to the heap."""
         if instead is None and heap is None and all(map(Tensor.numel, outputs.values())):
             self.session.run_into(inputs, outputs)
             return

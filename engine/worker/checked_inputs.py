@@ -32,15 +32,8 @@ def inputs_to_check(
 ) -> Iterator[tuple[dict[str, Tensor], int]]:
     """Inputs of a program, with the number of samples in each; 0 for seeded ones.
 
-    Args:
-        key: of the program.
-        graph: static, of the program.
-        template: specs of the model's inputs, which say what has a batch.
-        samples: path of a file of samples; empty: there are none.
-        content: of seeded inputs, where it is known.
-
-    Raises:
-        InvalidArtefact: the samples do not fit the model.
+    ``template`` says what has a batch, ``content`` what is known of seeded inputs. Raises
+    ``InvalidArtefact`` if the file ``samples`` (or "") does not fit the model.
     """
     static = static_tensors(key)
     if not samples:

@@ -24,8 +24,7 @@ from braid.engine.program.kernel import Kernel
 from braid.engine.program.program import BoundUnit, Program
 from braid.engine.runtime.threads import on_one_thread
 
-Run = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
-"""Computes a model on inputs by name into outputs by name."""
+Run = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]  # inputs, outputs to fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,7 @@ class RowsOnLane:
 def check_rows(graph: OpGraph, rows: int) -> None:
     """Check that the first dimension of all that enters and leaves a graph counts the rows.
 
-    Raises:
-        PreconditionFailed: it does not, or an output is nothing that a unit makes.
+    Raises ``PreconditionFailed``, also if an output is nothing that a unit makes.
     """
     made = {value for unit in graph.operators for value in unit.outputs}
     values = list(graph.outputs.values())
@@ -53,12 +51,7 @@ def check_rows(graph: OpGraph, rows: int) -> None:
 
 
 def divided(program: Program, lanes: Sequence[RowsOnLane]) -> BoundUnit:
-    """All units of a program as one, on the rows of each lane side by side.
-
-    Args:
-        program: of the whole batch, which passes ``check_rows``.
-        lanes: the first one is that of the calling thread.
-    """
+    """``program`` passes ``check_rows``; the first lane is that of the calling thread."""
     graph = program.graph
     shapes = {
         name: (

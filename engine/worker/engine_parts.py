@@ -50,11 +50,7 @@ def border_of(graph: OpGraph, units: Sequence[int]) -> tuple[list[str], list[str
 
 
 def check_version(backend: Backend, part: EnginePart) -> None:
-    """Check that the engine of a part is here as it was when the plan was made.
-
-    Raises:
-        PreconditionFailed: it is not here, or another version.
-    """
+    """Raise ``PreconditionFailed`` unless the engine is here as it was when the plan was made."""
     if part.engine not in backend.runtimes:
         raise PreconditionFailed(f"{RUNTIMES.get(part.engine, part.engine)} is not installed")
     engine = backend.engine(part.engine)
@@ -72,9 +68,8 @@ class EngineParts:
     ) -> None:
         """Read the model's file.
 
-        Raises:
-            PreconditionFailed: the artefact keeps none, or the program computes otherwise than it.
-            InvalidArtefact: the file was changed after the import.
+        Raises ``PreconditionFailed`` without one, or if the program computes otherwise than it, and
+        ``InvalidArtefact`` if it was changed.
         """
         import onnx  # a tenth of a second that only parts need
 
@@ -99,10 +94,9 @@ class EngineParts:
         return frozenset(value for value, names in self._names.items() if names)
 
     def open(self, part: EnginePart) -> BoundUnit:
-        """Compile a part. Takes long, so it is called in a thread of its own.
+        """Compile a part, in a thread of its own, as it takes long.
 
-        Raises:
-            PreconditionFailed: the engine is not here in this version, or refuses the part.
+        Raises ``PreconditionFailed`` if the engine is of another version, or refuses the part.
         """
         backend, program, graph = self._backend, self._program, self._program.graph
         check_version(backend, part)
@@ -140,16 +134,11 @@ class EngineParts:
         }
 
 
-MOST_ERROR = 1e-3
-"""Error of a part's outputs, relative to the largest element, that rounding may make."""
+MOST_ERROR = 1e-3  # relative to the largest element, that rounding may make
 
 
 def check_part(part: BoundUnit, values: Mapping[int, Tensor]) -> None:
-    """Run a part once on values by their slots, and compare what it makes with others of these.
-
-    Raises:
-        PreconditionFailed: it does not run, or makes something else.
-    """
+    """Compare a run with ``values``; ``PreconditionFailed`` if it makes something else."""
     results = part.kernel.run_on(1)(*[values[slot] for slot in part.inputs])
     made = [results] if isinstance(results, Tensor) else results
     got = {str(slot): tensor for slot, tensor in zip(part.outputs, made, strict=True)}

@@ -29,10 +29,7 @@ Tensors = Mapping[str, Tensor]
 
 
 def heap_bytes(graph: OpGraph, layout: SlotLayout) -> int:
-    """Bytes that outputs may take of a heap, beside what the texts of the inputs take.
-
-    A guess: where it is too little, a run says how much it needs (``Heap.add``).
-    """
+    """A guess of what outputs take, beside texts; where it is too little, ``Heap.add`` tells."""
     if not layout.has_heap:
         return 0
     longest = max(attributes_of(unit).longest for unit in graph.operators)
@@ -78,7 +75,6 @@ class Heap:
         return np.stack((ends - sizes + np.uint64(at), sizes), axis=1).astype(np.uint32)
 
     def add_output(self, array: np.ndarray[Any, Any], place: Tensor) -> None:
-        """Write an output whose shape follows the content, and its place."""
         is_text = array.dtype.kind in "OU"
         elements = self.add_texts(array.astype(object)) if is_text else array
         data = np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
@@ -87,16 +83,10 @@ class Heap:
 
 
 def run_on_heap(program: Program, inputs: Tensors, outputs: Tensors, heap: Heap) -> None:
-    """Run a model on the views of a slot.
+    """Run a program of one operator on the views of a slot.
 
-    Args:
-        program: of one operator.
-        inputs: by name; of strings, where their texts lie.
-        outputs: to be filled; bytes, where the shape follows the content.
-
-    Raises:
-        InvalidRequest: an operator cannot use the values.
-        RunStopped: the run was to end.
+    Strings come as places of their texts, outputs that follow the content as bytes. Raises
+    ``InvalidRequest`` if the operator cannot use the values, or ``RunStopped``.
     """
     feeds = {
         name: heap.texts(tensor) if is_strings(tensor) else array_of(tensor)
@@ -113,7 +103,6 @@ def run_on_heap(program: Program, inputs: Tensors, outputs: Tensors, heap: Heap)
 
 
 def _spots(places: Tensor) -> np.ndarray[Any, Any]:
-    """Offset and size of each text."""
     if not places.numel():
         return np.empty((0, 2), np.uint32)
     return places.reshape(-1).view(torch.int32).numpy().view(np.uint32).reshape(-1, 2)

@@ -63,8 +63,7 @@ from braid.engine.worker.side_by_side import OnPlace, SideRuns
 
 log = logging.getLogger("braid.worker")
 
-LINGER_MS = 5
-"""For the next request of a queue, before measuring goes on."""
+LINGER_MS = 5  # to wait for the next request of a queue before measuring goes on
 
 LINGER_SHARE = 9
 """Greatest ratio of the time that other work waits for requests to the time it went on before."""
@@ -80,10 +79,7 @@ class _Background:
 
 
 class Worker(YieldToRequests):
-    """The loop of a worker process, on the thread that owns the device.
-
-    To work that is not inference it is the pause in which requests go first.
-    """
+    """Loop on the device's thread; for other work than inference, the pause in which requests go first."""
 
     def __init__(
         self,
@@ -130,11 +126,7 @@ class Worker(YieldToRequests):
         self._freed = freed or FreedMemory(give_back_read=partial(give_back_pages, WEIGHTS_FILE))
 
     def serve(self) -> None:
-        """Answer calls until the link closes.
-
-        Raises:
-            DeviceLost: the device is of no use to this process any more.
-        """
+        """Until the link closes; ``DeviceLost`` if this process can use the device no more."""
         while not self._is_closed:
             if self._background or self._waiting:
                 self.let_inference_go_first()
@@ -160,10 +152,7 @@ class Worker(YieldToRequests):
         return None if self._is_closed else self._channel.fileno()
 
     def receive(self, timeout_ms: int | None) -> bool:
-        """Answer inference requests that have arrived, keep other calls; returns whether any came.
-
-        Also called in the midst of other work, see ``braid.engine.runtime.yielding``.
-        """
+        """Also called in the midst of other work; returns whether any call came."""
         requests = self._arrived(timeout_ms)
         if requests:
             self._infer(requests, and_more=timeout_ms is None)
@@ -202,10 +191,7 @@ class Worker(YieldToRequests):
         return runs
 
     def _infer(self, requests: list[WorkerCall], *, and_more: bool) -> None:
-        """Answer requests; while a device works by itself for one, the next one is begun.
-
-        With ``and_more``, also those that come meanwhile, unless something else waits.
-        """
+        """Begins the next run while a device works by itself; ``and_more``: also later requests."""
         self._freed.worked()
         left, underway = deque(requests), deque[tuple[int, RunUnderway]]()
         while left or underway or self._side_runs.any:
@@ -279,9 +265,8 @@ class Worker(YieldToRequests):
     def let_inference_go_first(self) -> bool:
         """Answer requests that have arrived, until none has come for a moment.
 
-        The front end sends a batch when it has the answer to the one before. Without the moment,
-        each of many waiting requests would wait for other work to go on and stop again. Under load
-        without end, that work still gets a tenth of the time.
+        The front end sends a batch once the one before is answered. Under load without end,
+        other work still gets a tenth of the time.
         """
         self._work.rest()  # the step before has ended, however long this takes
         began = monotonic()
@@ -301,7 +286,6 @@ class Worker(YieldToRequests):
         return any_came
 
     def __call__(self) -> bool:
-        """Let inference go first, between two steps of other work."""
         any_ran = self.let_inference_go_first()
         self._work.begin_step()
         check_stopped()
@@ -383,7 +367,6 @@ def _executable(call: WorkerCall) -> int:
 
 
 def _as_braid_error(error: Exception, backend: Backend) -> BraidError:
-    """Return a BraidError as it is, and an error of a library as the BraidError that it means."""
     if leaves_interpreter_unsound(error):
         return DeviceLost("the worker's interpreter found no memory, so it cannot be relied on")
     if isinstance(error, BraidError):
@@ -399,10 +382,7 @@ def _as_braid_error(error: Exception, backend: Backend) -> BraidError:
 
 
 def _settle() -> Task:
-    """Leave what is there, and stays, out of garbage collections.
-
-    A full one took 130 ms of whatever was going on, and takes 12.
-    """
+    """Keep what stays out of garbage collections: a full one took 130 ms, and takes 12."""
     yield None
     gc.collect()
     gc.freeze()

@@ -62,8 +62,7 @@ _SessionKey = tuple[str, str, range | None, int, str]
 UNIT_BYTES = 16 << 10
 """Memory of an executable beside its tensors, for each unit, about: kernels' code, Python."""
 
-PROGRAMS_A_STEP = 32
-"""Programs whose tensors are counted before requests go first again."""
+PROGRAMS_A_STEP = 32  # programs whose tensors are counted before requests go first again
 
 
 @dataclass(slots=True)
@@ -84,7 +83,6 @@ class LoadedModel:
     loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # ``ModelTable.loose``
 
     def shared(self) -> Iterator[Tensor]:
-        """Weights in all layouts."""
         yield from self.weights.values()
         yield from self.packed.tensors()
 
@@ -99,7 +97,6 @@ class LoadedModel:
             del self.programs[key], self.own[key]
 
     def tensors(self, pause: YieldToRequests) -> Iterator[Tensor]:
-        """Weights in all layouts, and constants of programs; some come more than once."""
         yield from self.shared()
         for at, own in enumerate(self.own.values()):
             yield from own
@@ -171,11 +168,7 @@ class ModelTable:
             del self._any_shape[number]
 
     def model(self, digest: str) -> LoadedModel:
-        """Find a loaded model.
-
-        Raises:
-            PreconditionFailed: it is not loaded.
-        """
+        """Raises ``PreconditionFailed`` if it is not loaded."""
         if digest not in self._models:
             raise PreconditionFailed(f"model {digest[:12]} is not loaded on this device")
         return self._models[digest]
@@ -191,13 +184,8 @@ class ModelTable:
         """Find a whole model in a runtime, shared while it is used, or open it.
 
         Places of one thread share one, which ``side_by_side`` threads call at once: its weights
-        are there once.
-
-        That takes seconds for a large model, so it is done in a thread of its own, while requests
-        go on being answered.
-
-        Raises:
-            PreconditionFailed: the artefact keeps no model file, or the runtime refuses it.
+        are there once. It is opened, which may take seconds, in a thread of its own. Raises
+        ``PreconditionFailed`` without a model file, or if the runtime refuses it.
         """
         span = None if place is None else place.span if len(place.span) > 1 else range(1)
         callers = side_by_side if span == range(1) else 1
@@ -217,11 +205,7 @@ class ModelTable:
         return session
 
     def program(self, key: ProgramKey, place: DevicePart | None = None) -> Program:
-        """Find a program, or bind it for all of the device or for one place; its plans share it.
-
-        Raises:
-            InvalidRequest: the model cannot run at these shapes.
-        """
+        """Its plans share it; ``InvalidRequest`` if the model cannot run at these shapes."""
         model = self.model(key.digest)
         if (key, place) in model.programs:
             return model.programs[key, place]
@@ -237,11 +221,7 @@ class ModelTable:
         return program
 
     def bound(self, key: ProgramKey) -> Program:
-        """Bind a program for all of the device, which only the caller keeps.
-
-        Raises:
-            InvalidRequest: the model cannot run at these shapes.
-        """
+        """As ``program``, for all of the device; only the caller keeps it."""
         packed = self.model(key.digest).packed
         graph, constants = self._to_bind(key)
         return self._backend.bind(
@@ -274,9 +254,8 @@ class ModelTable:
     def loose(self, digest: str) -> tuple[OpGraph, Mapping[str, Tensor]] | None:
         """Return a model as one operator of ONNX Runtime, whose results may have any shape.
 
-        For tensors without elements: what kernels make of these is not what ONNX Runtime does. And
-        for extents that the file names alike, but that differ. None if the artefact keeps no file
-        for it, or one with external data.
+        For tensors without elements, of which kernels and ONNX Runtime differ, and for extents
+        that the file names alike, but that differ. None without a file, or with external data.
         """
         model = self.model(digest)
         whole = [unit.inputs[0] for unit in model.template.operators if unit.kind == KIND]
@@ -310,11 +289,7 @@ class ModelTable:
         return count > 1 and bool(self._backend.places(count))
 
     def places(self, count: int) -> Sequence[DevicePart | None]:
-        """Where ``count`` runs go on at once; None stands for all of the device.
-
-        Raises:
-            PreconditionFailed: the device cannot be divided so.
-        """
+        """None stands for all of the device; ``PreconditionFailed`` if it cannot be divided so."""
         if count == 1:
             return (None,)
         places = self._backend.places(count)
@@ -346,22 +321,12 @@ class ModelTable:
         )
 
     def engine_parts(self, key: ProgramKey) -> EngineParts:
-        """Read the model's file, to cut parts of a program out of it.
-
-        Raises:
-            PreconditionFailed: the artefact keeps none, or the program computes otherwise than it.
-            InvalidArtefact: the file was changed after the import.
-        """
+        """Read the model's file, to cut parts out of it; raises as ``EngineParts``."""
         model, program = self.model(key.digest), self.program(key)
         return in_thread(lambda: EngineParts(self._backend, model, key, program), self._pause)
 
     def open_parts(self, key: ProgramKey, parts: Sequence[EnginePart]) -> OpenedParts:
-        """Open all parts of a plan, while requests go on being answered.
-
-        Raises:
-            PreconditionFailed: there is no file, or an engine is not here or refuses its part.
-            InvalidArtefact: the file was changed after the import.
-        """
+        """Open all parts of a plan, answering requests meanwhile; may raise PreconditionFailed."""
         if parts[0].rows:
             return dict.fromkeys(parts, self._open_rows(key, parts))
         of_file = self.engine_parts(key)
@@ -370,10 +335,8 @@ class ModelTable:
     def _open_rows(self, key: ProgramKey, parts: Sequence[EnginePart]) -> BoundUnit:
         """Open a model on a lane for each of ``parts``, which divide the rows of a batch.
 
-        Raises:
-            PreconditionFailed: the device or the model cannot be divided so, or an engine is not
-                here or refuses the model.
-            InvalidArtefact: the file was changed after the import.
+        Raises ``PreconditionFailed`` if the device or the model cannot be divided so, or an engine
+        refuses it, and ``InvalidArtefact`` if the file was changed.
         """
         program = self.program(key)
         check_rows(program.graph, sum(part.rows for part in parts))
@@ -412,8 +375,7 @@ class ModelTable:
     def open_any_shape(self, to_run: PlanToRun) -> Sequence[AnyShape]:
         """Open a model for runs at any of its shapes: one, or one for each place.
 
-        Raises:
-            PreconditionFailed: no runtime has the model, or a request could end the process there.
+        Raises ``PreconditionFailed`` without a runtime, or if a request could end the process.
         """
         digest, runtime, count = to_run.program.digest, to_run.runtime, to_run.side_by_side
         template = self.model(digest).template
@@ -428,11 +390,7 @@ class ModelTable:
         self._any_shape[number] = copies
 
     def any_shape(self, number: int) -> Sequence[AnyShape]:
-        """Find what runs any shape: one, or one for each place that it can run on.
-
-        Raises:
-            PreconditionFailed: no such number.
-        """
+        """One, or one for each place; ``PreconditionFailed`` for no such number."""
         if number not in self._any_shape:
             raise PreconditionFailed(f"executable {number} is not prepared on this device")
         return self._any_shape[number]
@@ -481,10 +439,7 @@ class ModelTable:
         return ModelMemory(sum(sizes.values()), gpu_weights, activations, reserved, in_sessions)
 
     def size_bytes(self, ready: ReadyExecutable) -> int:
-        """Bytes that the release of an executable gives back, about.
-
-        On a CPU all executables share the memory of activations.
-        """
+        """Bytes that a release gives back; on a CPU all executables share memory of activations."""
         weights = set(map(storage_of, self.model(ready.digest).shared()))
         constants = ready.program.constants().values()
         own = storage_bytes(tensor for tensor in constants if storage_of(tensor) not in weights)
@@ -506,11 +461,7 @@ class ModelTable:
                 self._models[copy.digest].forget(copy.program)
 
     def executables(self, number: int) -> Sequence[ReadyExecutable]:
-        """Find a prepared executable: one, or one for each place that it can run on.
-
-        Raises:
-            PreconditionFailed: no such number (the worker restarted, or it was released).
-        """
+        """One, or one for each place; ``PreconditionFailed`` for no such number."""
         if number not in self._executables:
             raise PreconditionFailed(f"executable {number} is not prepared on this device")
         return self._executables[number]
@@ -540,8 +491,7 @@ def seeded_inputs(
 ) -> dict[str, Tensor]:
     """Inputs to time and compare plans with: normal floats, zeros for integers.
 
-    Zeros are legal indices and lengths almost everywhere; divisors are ones. What is in
-    ``static_values`` is kept as it is.
+    Zeros are legal indices and lengths almost everywhere; divisors are ones.
     """
     generator = torch.Generator().manual_seed(seed)
     divisors = {limits.name for limits in input_ranges(graph) if not limits.values.zero}
@@ -566,7 +516,6 @@ def result_memory(graph: OpGraph) -> dict[str, Tensor] | None:
 
 
 def with_rows(spec: TensorType, rows: int) -> TensorType:
-    """The type of so many rows of a batch, which the first dimension counts."""
     return replace(spec, shape=(rows, *spec.shape[1:]))
 
 

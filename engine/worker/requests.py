@@ -58,11 +58,8 @@ from braid.engine.worker.models import (
 
 log = logging.getLogger("braid.worker")
 
-Views: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
-"""Inputs and outputs by name."""
-
-Copies: TypeAlias = Sequence[ReadyExecutable] | Sequence[AnyShape]
-"""What runs on one of several places, one for each."""
+Views: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]  # inputs and outputs by name
+Copies: TypeAlias = Sequence[ReadyExecutable] | Sequence[AnyShape]  # one for each of several places
 
 MAX_KEPT = 4096
 
@@ -182,17 +179,13 @@ class RequestHandlers:
     def _any_slot(
         self, request: RunExecutable, session: AnyShape, program: ProgramKey
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor], Heap | None]:
-        """Inputs, outputs and heap of a run that says its shapes."""
         layout = session.layout(program)
         inputs, outputs = self._slots.of(request.number, request.offset, layout, program)
         heap = self._slots.heap(request.offset, layout) if layout.has_heap else None
         return inputs, outputs, heap
 
     def finish(self, run: RunUnderway) -> RunDone:
-        """Wait for a run and put its outputs into its slot.
-
-        The time that counts is that since the device had done the run before.
-        """
+        """The time that counts is that since the device had done the run before."""
         _put(run.pending.finish(), run.outputs, run.size_bytes)
         began_ns, self._free_ns = max(run.began_ns, self._free_ns), perf_counter_ns()
         return RunDone((self._free_ns - began_ns) // 1000)
@@ -327,7 +320,6 @@ class RequestHandlers:
         return Acknowledged()
 
     def describe_program(self, request: DescribeProgram) -> ProgramDescription:
-        """Describe the static graph of a program; its operators are the schedule units."""
         return ProgramDescription(self._models.program(request.program).graph)
 
     def describe_device(self, _: DescribeDevice) -> DeviceDescription:
@@ -351,10 +343,7 @@ def begin_run(
     outputs: Tensors,
     is_finite: bool = False,
 ) -> PendingRun:
-    """Begin a run; it finishes with ``outputs`` itself where it writes them there.
-
-    With ``is_finite``, the inputs are known to hold neither NaN nor infinity.
-    """
+    """Finishes with ``outputs`` itself where it writes there; ``is_finite``: known of inputs."""
     if not (is_finite or not ready.needs_finite or are_finite(ready.layout.size_bytes, inputs)):
         return FinishedRun(backend.interpret(ready.program, inputs, no_pause))
     if ready.session is not None:

@@ -42,10 +42,7 @@ class _Queued(NamedTuple):
 
 
 class SideRuns:
-    """Places of the device on which runs are under way, and runs that wait for one, in order.
-
-    Runs are begun by one thread.
-    """
+    """Runs under way on places, and runs that wait for one, in order; one thread begins them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,7 +53,6 @@ class SideRuns:
 
     @property
     def any(self) -> bool:
-        """Whether a run is under way or waits."""
         return bool(self._busy or self._queue)
 
     def begin(self, copies: Sequence[Copy], work_of: Callable[[Copy], Work]) -> None:

@@ -45,7 +45,7 @@ Ints = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionWindow:
-    """An empty list means the usual value of each axis.
+    """Moves of a kernel over the spatial axes; an empty list: the usual value of each axis.
 
     ``padding`` is the amount at both ends of each axis, ``output_padding`` the surplus of a
     transposed convolution.

@@ -54,7 +54,7 @@ def activation(name: str, alpha: float | None, beta: float | None) -> Activation
 
 @dataclass(frozen=True, slots=True)
 class StepOptions(RecurrentOptions):
-    """The three lists have one entry for each function of each direction."""
+    """Options of ``recurrent_steps``; lists have an entry for each function of each direction."""
 
     activations: Sequence[str] = ()
     alphas: Sequence[float | None] = ()

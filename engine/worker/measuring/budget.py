@@ -14,13 +14,7 @@ class Budget:
     def __init__(
         self, seconds: float, clock: Callable[[], float] = process_time, threads: int = 0
     ) -> None:
-        """Begin.
-
-        Args:
-            seconds: of each thread that computes.
-            clock: tells CPU seconds of the process.
-            threads: that compute; 0: as many as torch uses.
-        """
+        """``seconds`` are of each of ``threads`` that compute; 0: as many as torch uses."""
         self._clock, self._began = clock, clock()
         self._seconds = seconds * (threads or torch.get_num_threads())
 

@@ -34,14 +34,12 @@ from braid.engine.worker.measuring.sensitivity import most_sensitive_first
 from braid.engine.worker.measuring.shifts import mean_shifts
 from braid.engine.worker.models import ModelTable
 
-MAX_CALIBRATED = 64
-"""Samples that ranges are taken from ..."""
+MAX_CALIBRATED = 64  # samples that ranges are taken from ...
 
 MAX_CHECKED = 16
 """... and samples that errors are measured on while units are chosen; in the end all of those."""
 
-MAX_CORRECTED = 16
-"""Samples that means of rounding errors are taken over."""
+MAX_CORRECTED = 16  # samples that means of rounding errors are taken over
 
 MARGIN = 0.9
 """Part of the tolerance that errors on samples held out may reach: those on all are larger."""
@@ -58,11 +56,7 @@ Steps = Generator[float | None, None, Quantisation]
 def calibrated(
     backend: Backend, models: ModelTable, request: Calibrate, pause: YieldToRequests
 ) -> Steps:
-    """Find ranges and wide units; yields the fraction done.
-
-    Raises:
-        InvalidRequest: the model has nothing that could compute on integers.
-    """
+    """Yields the fraction done; ``InvalidRequest`` if nothing could compute on integers."""
     graph, constants = models.static(replace(request.program, precision=FP32, quantisation=""))
     candidates = Candidates(graph, constants)
     if not candidates.weighted:
@@ -165,10 +159,7 @@ class _Calibration:
     def _measured(
         self, how: Quantisation, samples: Sequence[Tensors], enough: float = math.inf
     ) -> Generator[float | None, None, Quantisation]:
-        """Return ``how`` with the largest error of the model on integers over ``samples``.
-
-        Stops at the first sample whose error is above ``enough``.
-        """
+        """``how`` with the largest error over ``samples``; stops at the first above ``enough``."""
         model, key = self._model, self._model.request.program
         program = model.models.bound(replace(key, precision=INT8, quantisation=how.text))
         ready = model.models.ready(program, None)

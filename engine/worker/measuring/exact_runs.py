@@ -17,14 +17,7 @@ Visit = Callable[[Operator, Mapping[str, Tensor]], None]
 def exact_run(
     graph: OpGraph, values: dict[str, Tensor], visit: Visit, *, keep_all: bool = False
 ) -> Generator[None, None, None]:
-    """Run a graph on plain operators; pauses after each.
-
-    Args:
-        graph: static.
-        values: constants and inputs; in the end it holds the outputs, too.
-        visit: called after each operator.
-        keep_all: keep every value, also those that nothing reads any more.
-    """
+    """Pauses after each operator; ``values`` holds constants and inputs, then the outputs, too."""
     last = {name: i for i, operator in enumerate(graph.operators) for name in operator.inputs}
     outputs = set(graph.outputs.values())
     for index, operator in enumerate(graph.operators):

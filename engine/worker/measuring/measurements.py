@@ -59,8 +59,7 @@ from braid.engine.worker.measuring.sensitivity import most_rounded
 from braid.engine.worker.measuring.throughput import Throughput
 from braid.engine.worker.models import ModelTable, result_memory, seeded_inputs
 
-Task = Generator[SearchProgress | float | None, None, AnyReply]
-"""Yields whenever a request may go first; a number is the fraction done."""
+Task = Generator[SearchProgress | float | None, None, AnyReply]  # a number is the fraction done
 
 
 class Measurements:
@@ -118,7 +117,6 @@ class Measurements:
         return timing
 
     def parts(self, request: MeasureParts) -> Task:
-        """Measure stages of parts one by one; an engine may refuse a part, or err."""
         key, program = request.program, self._models.program(request.program)
         parts, inputs = [p for stage in request.stages for p in stage], self._seeded(key)
         is_cut = any(part.engine and not part.rows for part in parts)
@@ -156,11 +154,7 @@ class Measurements:
         stage: Sequence[EnginePart],
         values: Mapping[int, Tensor],
     ) -> list[BoundUnit | None]:
-        """Open what runs in place of each group of a stage; None: its own units do.
-
-        Raises:
-            PreconditionFailed: an engine refuses a part, or computes something else.
-        """
+        """None: its own units do. ``PreconditionFailed`` if an engine refuses a part, or errs."""
         opened: list[BoundUnit | None]
         if stage[0].rows:
             opened = [self._models.open_parts(key, stage)[stage[0]]]
@@ -178,7 +172,6 @@ class Measurements:
     def _border_values(
         self, program: Program, parts: Iterable[EnginePart], inputs: Mapping[str, Tensor]
     ) -> Mapping[int, Tensor]:
-        """Values at the borders of parts by the plain interpreter, by their slots."""
         graph = program.graph
         borders = [border_of(graph, part.units) for part in parts if part.engine or part.rows]
         names = {name for border in borders for values in border for name in values}
@@ -191,7 +184,6 @@ class Measurements:
         return partial(seeded_inputs, graph, self._models.content(key), 0)
 
     def compare(self, request: ComparePlans) -> Task:
-        """Compare whole models in turns: errors of outputs, and latencies."""
         self.forget()
         prepared: list[Prepared] = []
         try:
@@ -218,7 +210,6 @@ class Measurements:
         return PlanMeasurements(tuple(results))
 
     def _contenders(self, field: PlansToCompare, prepared: list[Prepared]) -> list[TimedContender]:
-        """Prepare the plans and runtimes of one precision."""
         program = self._models.program(field.program)
         key = field.program
         contenders = [self._plan_contender(key, program, plan, prepared) for plan in field.plans]
@@ -257,7 +248,6 @@ class Measurements:
         return (yield from most_lost(self._exact(request), self._models.program(key), inputs))
 
     def calibrate(self, request: Calibrate) -> Task:
-        """Find how a program computes on 8-bit integers."""
         self.forget()
         if not self._backend.computes_on_integers:
             raise PreconditionFailed("this device has no instructions for 8-bit integers (VNNI)")
@@ -265,7 +255,6 @@ class Measurements:
         return quantisation
 
     def throughput(self, request: CompareThroughput) -> Task:
-        """Compare runs side by side with runs one after the other."""
         yield None
         return Throughput(self._models, request, self._pause).run(self._backend.threads)
 

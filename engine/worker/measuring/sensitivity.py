@@ -30,21 +30,13 @@ from braid.engine.worker.measuring.exact_runs import called, exact_run
 VALUES_BYTES = 1 << 30
 """Most bytes of a graph's values that are kept at once; of larger ones the own error decides."""
 
-SECONDS = 30.0
-"""CPU seconds a thread to order units in; a unit that was begun is finished."""
+SECONDS = 30.0  # CPU seconds a thread; a unit that was begun is finished
 
 
 def most_sensitive_first(
     graph: OpGraph, given: Mapping[str, Tensor], units: Collection[str], how: Quantisation
 ) -> Generator[None, None, list[str]]:
-    """Names of units, those that cost most first.
-
-    Args:
-        graph: static, FP32.
-        given: its constants, and inputs of one sample.
-        units: names of operators with weights.
-        how: ranges.
-    """
+    """Names of units with weights, of an FP32 graph; ``given``: constants, inputs of a sample."""
     is_small = sum(spec.size_bytes for spec in graph.specs.values()) <= VALUES_BYTES
     values, budget = dict(given), Budget(SECONDS)
     errors = yield from _own_errors(graph, values, units, how, keep_all=is_small)
@@ -92,7 +84,6 @@ def _own_errors(
 
 
 def rounded(op: Operator, values: Mapping[str, Tensor], how: Quantisation) -> dict[str, Tensor]:
-    """Results of a unit whose operands were rounded."""
     operands: list[Tensor | None] = []
     data = data_operands(op)
     for position, name in enumerate(op.inputs):

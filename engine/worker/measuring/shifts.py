@@ -31,15 +31,7 @@ def mean_shifts(
     units: Collection[str],
     how: Quantisation,
 ) -> Generator[None, None, dict[str, Shift]]:
-    """Shifts by unit, on samples.
-
-    Args:
-        graph: static, FP32.
-        constants: tensor of each of its constants.
-        samples: its inputs, one sample each.
-        units: names of operators with weights.
-        how: ranges, without shifts.
-    """
+    """Shifts by unit; ``samples`` are inputs of an FP32 graph, ``how`` has ranges only."""
     sums: dict[str, Tensor] = {}
 
     def visit(op: Operator, values: Mapping[str, Tensor]) -> None:

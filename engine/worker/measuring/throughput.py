@@ -31,17 +31,13 @@ from braid.engine.worker.models import (
 )
 
 FIRST_TURNS = 3
-NEAR = 1.05
-"""A way that takes more than this many times as long as the best one does not go on."""
+NEAR = 1.05  # slower ways, by this factor, do not go on
 
 TURNS, MOST_TURNS = 5, 9
 """Turns, and at most how many where some of them, but not most, speak against the best way."""
 
-TURN_S = 0.04
-"""Seconds of one turn of one way, about: a few runs that follow on each other, as under load."""
-
-BUDGET_S = 2.0
-"""Seconds after which no further turn begins, but that there are enough for an interval."""
+TURN_S = 0.04  # seconds of one turn, about: a few runs that follow on each other, as under load
+BUDGET_S = 2.0  # seconds after which no further turn begins, once there are enough for an interval
 
 MOST_PLACES = 16
 """Places, at most: each has programs of its own, which take time to bind, and memory to run."""
@@ -85,7 +81,6 @@ class Throughput:
         self._specs = output_specs(graph)
 
     def run(self, threads: int) -> ThroughputMeasurements:
-        """Compare the ways that a device with so many threads has."""
         ways = self._ways(threads)
         if not ways or not all(spec.elements for spec in self._specs.values()):
             return ThroughputMeasurements(())

@@ -33,13 +33,11 @@ from braid.engine.worker.process.current_work import CurrentWork
 from braid.engine.worker.process.memory_limit import limit_memory
 from braid.engine.worker.process.status_thread import answer_status
 
-LOCKED_BYTES = 256 << 20
-"""Most memory that is page-locked for requests, by each worker of a GPU."""
+LOCKED_BYTES = 256 << 20  # most that is page-locked for requests, by each worker of a GPU
 
 
 @torch.inference_mode()
 def serve(arguments: argparse.Namespace, extend: Callable[[Worker], None]) -> None:
-    """Serve one link until it closes; ``arguments`` and ``extend`` are those of ``main``."""
     options: WorkerOptions = from_json(WorkerOptions, json.loads(arguments.options))
     if options.memory_bytes:
         limit_memory(options.memory_bytes)

@@ -38,11 +38,7 @@ class CurrentWork:
 
     @contextmanager
     def running(self, call: int) -> Iterator[None]:
-        """Surround the beginning of a run, on a CPU the whole run, so that it can be stopped.
-
-        Raises:
-            RunStopped: the call was to end before it began.
-        """
+        """A run's beginning, on a CPU the whole run; ``RunStopped`` if it was to end before."""
         with self._lock:
             self._note(call)
             if not self._runs:
@@ -56,11 +52,7 @@ class CurrentWork:
 
     @contextmanager
     def running_beside(self, call: int) -> Iterator[None]:
-        """Surround a run on a place, in the place's thread, so that it can be stopped alone.
-
-        Raises:
-            RunStopped: the call was to end before it began.
-        """
+        """A run on a place, in its thread, which can be stopped alone; else as ``running``."""
         with self._lock:
             self._note(call)
             signal = self._signals.pop() if self._signals else StopSignal()
@@ -91,7 +83,6 @@ class CurrentWork:
                 self._runs = dict.fromkeys(self._runs, self._clock())
 
     def begin_step(self) -> None:
-        """Record that a step of other work begins, and that the step before has ended."""
         self._step_began = self._clock()
 
     def begin_work(self) -> None:
@@ -119,10 +110,7 @@ class CurrentWork:
         self._other.stop(reason)
 
     def status(self) -> WorkerStatus:
-        """Status for the front end: the oldest run and the present step, in seconds.
-
-        ``step_s`` are the seconds since the present step of other work began; None without any.
-        """
+        """The oldest run and the present step, in seconds since their start; None without any."""
         with self._lock:
             now = self._clock()
             runs = list(self._runs.items())[:1]  # the next one waits for the device

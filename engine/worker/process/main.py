@@ -21,7 +21,6 @@ def main() -> None:
 def serve_link(
     arguments: argparse.Namespace, extend: Callable[[Worker], None] = lambda worker: None
 ) -> None:
-    """Serve one link until it closes; ``extend`` may let the worker answer more requests."""
     ends_before_the_server()
     serve(arguments, extend)
 

@@ -17,10 +17,7 @@ from pathlib import Path
 
 
 def limit_memory(size_bytes: int) -> None:
-    """Let this process use at most ``size_bytes`` of its own, what it uses already included.
-
-    Less where its hard limit is lower.
-    """
+    """Of its own, what it uses already included; less where its hard limit is lower."""
     size_bytes += max(0, _status_bytes("VmData") - _status_bytes("RssAnon"))
     _, highest = resource.getrlimit(resource.RLIMIT_DATA)
     if highest != resource.RLIM_INFINITY:
@@ -29,7 +26,6 @@ def limit_memory(size_bytes: int) -> None:
 
 
 def _status_bytes(name: str) -> int:
-    """A size of this process, as the kernel tells it; 0 if it does not."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
