@@ -65,7 +65,7 @@ class FrameDecoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Yield complete messages; ``ValueError`` for frames over the limit or without a message."""
+        """Yield complete messages; ``ValueError`` for frames over the limit or no message."""
         buffer = self._buffer
         buffer += data
         start, size = 0, len(buffer)

@@ -199,7 +199,7 @@ class UnloadModel(WorkerRequest[Acknowledged]):
 
 @dataclass(frozen=True, slots=True)
 class PrepareExecutable(WorkerRequest[ExecutableReady]):
-    """Make an executable; ``runs_first`` False leaves the first run, which is cold, to a request."""
+    """Make an executable; ``runs_first`` False leaves the cold first run to a request."""
 
     number: int
     to_run: PlanToRun

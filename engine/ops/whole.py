@@ -51,7 +51,7 @@ Extents = Sequence[int | str]
 
 @dataclass(frozen=True, slots=True)
 class WholeModel:
-    """Attributes of ``braid.onnxruntime``; an extent's name that no input has follows the content."""
+    """Attributes of ``braid.onnxruntime``; an extent whose name no input has follows content."""
 
     names: Sequence[str]  # the model's inputs
     outputs: Sequence[str]

@@ -79,7 +79,7 @@ class _Background:
 
 
 class Worker(YieldToRequests):
-    """Loop on the device's thread; for other work than inference, the pause in which requests go first."""
+    """Loop on the device's thread; to other work, the pause in which requests go first."""
 
     def __init__(
         self,
