@@ -76,7 +76,7 @@ class Prepared(Protocol):
         """Memory that a run takes beside the weights; None before it is known."""
 
     def run(self, inputs: Tensors, pause: YieldToRequests | None = None) -> Tensors:
-        """``pause`` is called now and then in a run that may take long."""
+        """Outputs by name; ``pause`` is called now and then in a run that may take long."""
 
     def begin(self, inputs: Tensors, outputs: Tensors | None = None) -> PendingRun:
         """As ``run``, but where the device works by itself, do not wait for it.

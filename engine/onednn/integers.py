@@ -52,7 +52,7 @@ def convolution(
     """Convolution over channels_last data, with scales and a bias in FP32 by channel.
 
     ``shapes``: of source [n, c, h, w], weights [(groups,) out, c, kh, kw], output. ``window``:
-    stride, dilation (1 is dense), padding, of each axis. ``zeros``: ``[SRC]`` if it has a zero.
+    stride, dilation (1 is dense), padding, of each axis. ``zeros``: ``[SRC]`` or nothing.
     """
     source, weights, output = shapes
     stride, dilation, padding = window

@@ -78,9 +78,9 @@ def to_tensor(proto: TensorProto) -> torch.Tensor:
 def input_spec(info: onnx.ValueInfoProto, *, or_strings: bool = False) -> TensorType:
     """Return the spec of a model input; each open extent gets a symbol.
 
-    A name the model gives is kept; ``?`` and extents without a name get a name of their own. No
-    operator of ours takes strings. Raises ``UnsupportedUse`` for its type, ``ModelImportError``
-    without a shape.
+    A name the model gives is kept; ``?`` and extents without a name get one of their own. With
+    ``or_strings`` it may be of strings, which no operator of ours takes. Raises
+    ``UnsupportedUse`` for its type, ``ModelImportError`` without a shape.
     """
     if not info.type.HasField("tensor_type"):
         raise UnsupportedUse(f"input {info.name!r} is not a tensor")

@@ -82,7 +82,7 @@ def run_passes(
 
 
 def verify_template(template: OpGraph, weights: Weights, author: str) -> None:
-    """Raise ``InvalidArtefact``, naming the ``author``, for unknown kinds or other constants."""
+    """Raise ``InvalidArtefact``, naming ``author``, for a wrong graph, kinds or constants."""
     try:
         template.verify()
         _verify_kinds(template.operators)

@@ -104,7 +104,7 @@ def specialise(
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Operators that a specialisation took, in order, their host operands as attributes."""
+    """Operators that a specialisation took or evaluated; host operands are attributes."""
 
     operators: tuple[Operator, ...]
     conditions: tuple[str, ...]  # values that chose branches

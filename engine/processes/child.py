@@ -249,7 +249,7 @@ class _Forked:
 
 
 async def _fork(request: Mapping[str, Any], descriptors: Sequence[int]) -> _Forked:
-    """Another fork server does, where one has ended; ``OSError`` if nothing is left."""
+    """Fork a child, by a new server where one has ended; ``OSError`` if nothing is left."""
     for _ in range(MOST_SERVERS - 1):
         server = ForkServer.running()
         try:

@@ -51,7 +51,7 @@ def check_rows(graph: OpGraph, rows: int) -> None:
 
 
 def divided(program: Program, lanes: Sequence[RowsOnLane]) -> BoundUnit:
-    """``program`` passes ``check_rows``; the first lane is that of the calling thread."""
+    """All units as one, on each lane's rows; the first lane is that of the calling thread."""
     graph = program.graph
     shapes = {
         name: (

@@ -152,7 +152,7 @@ class Worker(YieldToRequests):
         return None if self._is_closed else self._channel.fileno()
 
     def receive(self, timeout_ms: int | None) -> bool:
-        """Also called in the midst of other work; returns whether any call came."""
+        """Answer inference requests, keep other calls; also called in the midst of other work."""
         requests = self._arrived(timeout_ms)
         if requests:
             self._infer(requests, and_more=timeout_ms is None)

@@ -205,7 +205,7 @@ class ModelTable:
         return session
 
     def program(self, key: ProgramKey, place: DevicePart | None = None) -> Program:
-        """Its plans share it; ``InvalidRequest`` if the model cannot run at these shapes."""
+        """Find or bind a program; ``InvalidRequest`` if the model cannot run at these shapes."""
         model = self.model(key.digest)
         if (key, place) in model.programs:
             return model.programs[key, place]
@@ -289,7 +289,7 @@ class ModelTable:
         return count > 1 and bool(self._backend.places(count))
 
     def places(self, count: int) -> Sequence[DevicePart | None]:
-        """None stands for all of the device; ``PreconditionFailed`` if it cannot be divided so."""
+        """Places for runs at once, None: all of the device; ``PreconditionFailed`` if too many."""
         if count == 1:
             return (None,)
         places = self._backend.places(count)

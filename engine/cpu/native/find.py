@@ -62,7 +62,7 @@ def find_native() -> ctypes.CDLL | None:
 
 
 def _check_sources(native: ctypes.CDLL, folder: Path) -> None:
-    """Raise ``OSError`` where sources in ``folder`` are newer: structures may lie otherwise."""
+    """Raise ``OSError`` if sources in ``folder`` are not of ``native``: structures may differ."""
     native.braid_sources.restype = ctypes.c_char_p
     names = sorted(path.name for path in (*folder.glob("*.c"), *folder.glob("*.h")))
     content = b"".join((folder / name).read_bytes() for name in names)

@@ -82,7 +82,7 @@ def classified(doing: str) -> Iterator[None]:
 
 
 def without_frames(error: Exception) -> Exception:
-    """Frames hold tensors in a cycle (from Python 3.12 on); their text becomes a note instead."""
+    """``error`` without frames, which hold tensors in a cycle; a note keeps their text."""
     part: BaseException | None = error
     while part is not None:
         if part.__traceback__ is not None:

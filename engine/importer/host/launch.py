@@ -146,7 +146,7 @@ async def _conversation(
 ) -> Message | None:
     """Return the last message of an importer; None if its process ended without a result.
 
-    Raises ``ImportLimitExceeded`` for time or bytes written, ``ModelImportError`` for no reports.
+    Raises ``ImportLimitExceeded``, or ``ModelImportError`` for messages that are no reports.
     """
     limits, clock = request.limits, asyncio.timeout(request.limits.wall_seconds)
     writing = asyncio.create_task(_end_if_too_much(child.pid, request, clock))

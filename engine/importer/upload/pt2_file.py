@@ -130,7 +130,7 @@ class _Strided:
 
 
 def _strided(weight: str, payload: Mapping[str, Any]) -> _Strided:
-    """Raises ``ModelImportError`` if it is malformed, no strided tensor, or elsewhere."""
+    """``ModelImportError`` if it is malformed, no strided tensor, or names a file elsewhere."""
     try:
         meta, layout = payload["tensor_meta"], payload["tensor_meta"]["layout"]
         if meta["dtype"] not in serialize._SERIALIZE_TO_TORCH_DTYPE:

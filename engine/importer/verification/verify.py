@@ -185,7 +185,7 @@ def verify_content(subject: Subject, reference: ReferenceModel) -> Checked:
 
 
 def _is_invalid(subject: Subject, reference: ReferenceModel, inputs: Mapping[str, Tensor]) -> bool:
-    """Not so where the template refuses other shapes of outputs than it was made with."""
+    """Whether the model refuses inputs, too; a template also refuses other shapes of outputs."""
     if any(unit.kind == KIND for unit in subject.template.operators):
         return True
     try:

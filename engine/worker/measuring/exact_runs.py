@@ -17,7 +17,7 @@ Visit = Callable[[Operator, Mapping[str, Tensor]], None]
 def exact_run(
     graph: OpGraph, values: dict[str, Tensor], visit: Visit, *, keep_all: bool = False
 ) -> Generator[None, None, None]:
-    """Pauses after each operator; ``values`` holds constants and inputs, then the outputs, too."""
+    """Run on plain operators; ``values`` has constants and inputs, then the outputs, too."""
     last = {name: i for i, operator in enumerate(graph.operators) for name in operator.inputs}
     outputs = set(graph.outputs.values())
     for index, operator in enumerate(graph.operators):

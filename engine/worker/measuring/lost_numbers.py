@@ -67,7 +67,7 @@ class _Narrow:
 def most_lost(
     exact: Program, program: Program, inputs: Mapping[str, Tensor]
 ) -> Generator[None, None, str]:
-    """Names the unit with the largest error of its own; ``exact`` is the program in FP32."""
+    """Text that names the unit with the largest error of its own; ``exact`` is in FP32."""
     graph, constants, narrow = exact.graph, exact.constants(), _Narrow.of(program)
     device = next((tensor.device for tensor in constants.values()), torch.device("cpu"))
     values = {**constants, **{name: tensor.to(device) for name, tensor in inputs.items()}}

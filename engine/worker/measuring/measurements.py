@@ -154,7 +154,7 @@ class Measurements:
         stage: Sequence[EnginePart],
         values: Mapping[int, Tensor],
     ) -> list[BoundUnit | None]:
-        """None: its own units do. ``PreconditionFailed`` if an engine refuses a part, or errs."""
+        """Open what replaces each group, or None; ``PreconditionFailed`` if an engine errs."""
         opened: list[BoundUnit | None]
         if stage[0].rows:
             opened = [self._models.open_parts(key, stage)[stage[0]]]

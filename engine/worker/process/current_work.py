@@ -38,7 +38,7 @@ class CurrentWork:
 
     @contextmanager
     def running(self, call: int) -> Iterator[None]:
-        """A run's beginning, on a CPU the whole run; ``RunStopped`` if it was to end before."""
+        """Surround a run's begin, on a CPU all of it; ``RunStopped`` if it was to end before."""
         with self._lock:
             self._note(call)
             if not self._runs:
@@ -52,7 +52,7 @@ class CurrentWork:
 
     @contextmanager
     def running_beside(self, call: int) -> Iterator[None]:
-        """A run on a place, in its thread, which can be stopped alone; else as ``running``."""
+        """Surround a run on a place, in its thread, so that it can be stopped alone."""
         with self._lock:
             self._note(call)
             signal = self._signals.pop() if self._signals else StopSignal()

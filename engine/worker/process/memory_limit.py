@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def limit_memory(size_bytes: int) -> None:
-    """Of its own, what it uses already included; less where its hard limit is lower."""
+    """Limit this process's own memory, with what it uses already; a lower hard limit counts."""
     size_bytes += max(0, _status_bytes("VmData") - _status_bytes("RssAnon"))
     _, highest = resource.getrlimit(resource.RLIMIT_DATA)
     if highest != resource.RLIM_INFINITY:
