@@ -193,7 +193,7 @@ class _Values:
                 self.seen_through[slot] = {base}
             return
         for slot, buffer in zip(unit.outputs, item.recipe.results, strict=True):
-            if slot not in self.keep or _is_copied_out(item, buffer):
+            if slot not in self.keep or _is_copied_out(buffer):
                 self._enter(slot, buffer, item)
         for buffer in item.recipe.temporaries:
             value = -1 - len(self.sizes)
@@ -308,7 +308,7 @@ def _code(
     return words
 
 
-def _is_copied_out(item: _Numbered, buffer: Buffer) -> bool:
+def _is_copied_out(buffer: Buffer) -> bool:
     """Whether an output of the graph is made as images, and then copied to memory of the caller."""
     return not buffer.is_dense and buffer.dtype == torch.float32
 
@@ -321,7 +321,7 @@ def _copies_out(item: _Numbered, native: NativeSegment, results: _Addresses) -> 
     words: list[int] = []
     assert item.recipe is not None
     for slot, buffer in zip(item.step.unit.outputs, item.recipe.results, strict=True):
-        if slot not in results or not _is_copied_out(item, buffer):
+        if slot not in results or not _is_copied_out(buffer):
             continue
         library = item.recipe.actions[-1].computation.library.on(buffer.dtype)
         with library.threads(item.step.threads):

@@ -34,7 +34,8 @@ def cpu_device_key(threads: int, cores: int, quota: float = 0.0) -> str:
         "kernels": str(KERNELS_REVISION),
         **({"native": "none"} if find_onednn() and not find_native() else {}),
     }
-    return ":".join(["cpu", _cpu_model(), *(f"{name}={value}" for name, value in facts.items())])
+    model = cpu_fact("model name") or platform.processor() or platform.machine()
+    return ":".join(["cpu", model, *(f"{name}={value}" for name, value in facts.items())])
 
 
 def offered_precisions() -> tuple[str, ...]:
@@ -46,10 +47,6 @@ def offered_precisions() -> tuple[str, ...]:
 def has_integer_kernels() -> bool:
     """Whether oneDNN can sum 8-bit products in 32 bits; elsewhere it makes weights coarser."""
     return has_integer_instructions() and find_onednn() is not None
-
-
-def _cpu_model() -> str:
-    return cpu_fact("model name") or platform.processor() or platform.machine()
 
 
 def software_versions() -> dict[str, str]:

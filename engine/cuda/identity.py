@@ -64,8 +64,8 @@ class GpuIdentity:
         return self.multiprocessors * FP32_LANES * 2 * self.clock_mhz
 
 
-def read_identity(index: int = 0) -> GpuIdentity:
-    facts = torch.cuda.get_device_properties(index)
+def read_identity() -> GpuIdentity:
+    facts = torch.cuda.get_device_properties(0)
     clock_khz = float(getattr(facts, "clock_rate", 0) or 0)  # newer versions of torch tell it
     return GpuIdentity(
         name=str(facts.name),

@@ -27,7 +27,7 @@ _MOST_KEPT = 64  # elements of an initialiser that the types of values may depen
 
 
 def divides_integers(model: ModelProto) -> bool:
-    model = _inlined(model)
+    model = inlined(model)
     unsafe = _Unsafe(model)
     graphs = _graphs(model.graph) if unsafe.may_be else ()
     return any(unsafe.has(node) for graph in graphs for node in graph.node)
@@ -35,7 +35,7 @@ def divides_integers(model: ModelProto) -> bool:
 
 def guard_division(model: ModelProto) -> ModelProto:
     """Return a model whose divisions of integers take any content; it may be the same one."""
-    model = _inlined(model)
+    model = inlined(model)
     unsafe = _Unsafe(model)
     if unsafe.may_be:
         _guard(model.graph, unsafe)
@@ -62,7 +62,7 @@ def _guard(graph: GraphProto, unsafe: _Unsafe) -> None:
     graph.node.extend(kept.node)
 
 
-def _inlined(model: ModelProto) -> ModelProto:
+def inlined(model: ModelProto) -> ModelProto:
     return inliner.inline_local_functions(model) if model.functions else model
 
 

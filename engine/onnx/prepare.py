@@ -59,7 +59,8 @@ def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 def _expanded(model: onnx.ModelProto) -> onnx.ModelProto:
     """Replace operators by the functions that ONNX defines them as."""
     for _ in range(MAX_EXPANSIONS):
-        used = _used(model.graph)
+        nodes = all_nodes(model.graph.node)
+        used = {node.op_type for node in nodes if node.domain in DEFAULT_DOMAINS}
         ids = [("", op_type) for op_type in EXPANDED if op_type in used]
         if not ids:
             break
@@ -100,8 +101,3 @@ def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
     except Exception as error:  # too large, or wrong: the inliner sees what the file declares
         raise_out_of_memory(error)
         return model
-
-
-def _used(graph: onnx.GraphProto) -> set[str]:
-    """Operators of the default domain, subgraphs included."""
-    return {node.op_type for node in all_nodes(graph.node) if node.domain in DEFAULT_DOMAINS}

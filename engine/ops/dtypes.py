@@ -47,9 +47,13 @@ def torch_dtype(name: str) -> torch.dtype:
         raise InvalidArtefact(f"unknown dtype {name!r}; known: {', '.join(TORCH_DTYPES)}") from None
 
 
-def empty_of(spec: TensorType) -> Tensor:
+def static_shape(spec: TensorType) -> list[int]:
     assert spec.is_static, f"{spec} is symbolic"
-    return torch.empty([int(dim) for dim in spec.shape], dtype=torch_dtype(spec.dtype))
+    return [int(dim) for dim in spec.shape]
+
+
+def empty_of(spec: TensorType) -> Tensor:
+    return torch.empty(static_shape(spec), dtype=torch_dtype(spec.dtype))
 
 
 def spec_of(tensor: torch.Tensor) -> TensorType:

@@ -86,7 +86,7 @@ class _View:
 
     def seen(self, tensor: Tensor) -> _View | None:
         """The same, seen otherwise; None for a copy."""
-        return dataclasses.replace(self, tensor=tensor) if _shares(self.tensor, tensor) else None
+        return dataclasses.replace(self, tensor=tensor) if shares(self.tensor, tensor) else None
 
     def through(self, op: Operator, number: int) -> _View | None:
         """What a view makes of this one; None for a copy, unless it only repeats heads."""
@@ -391,7 +391,7 @@ def _masked(
         return None
     for op in reversed(mask.views):
         (seen,) = call(op, [tensor])
-        if not _shares(tensor, seen):
+        if not shares(tensor, seen):
             return None
         tensor = seen
     if tuple(tensor.shape) != tuple(shape):
@@ -485,5 +485,5 @@ def _meta(graph: OpGraph, value: str) -> Tensor:
     return torch.empty(_extents(graph, value), dtype=dtype, device="meta")
 
 
-def _shares(tensor: Tensor, view: Tensor) -> bool:
+def shares(tensor: Tensor, view: Tensor) -> bool:
     return bool(tensor.untyped_storage()._cdata == view.untyped_storage()._cdata)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -102,6 +102,14 @@ def live(operators: Sequence[Operator], results: Iterable[str]) -> tuple[Operato
             wanted.update(op.reads())
             kept.append(op)
     return tuple(reversed(kept))
+
+
+def all_operators(operators: Iterable[Operator]) -> Iterator[Operator]:
+    """Operators in order, each followed by those inside its branches."""
+    for operator in operators:
+        yield operator
+        for branch in operator.branches:
+            yield from all_operators(branch.operators)
 
 
 def map_operators(graph: OpGraph, change: Callable[[Operator], Operator]) -> OpGraph:

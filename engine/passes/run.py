@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from braid.core.errors import InvalidArtefact
-from braid.core.graph import Operator, OpGraph
+from braid.core.graph import OpGraph
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import EPILOGUE, epilogue_steps, op
 from braid.engine.passes.affine import fold_affine, matmul_to_linear
 from braid.engine.passes.attention import fuse_attention
-from braid.engine.passes.body import Pass, Weights
+from braid.engine.passes.body import Pass, Weights, all_operators
 from braid.engine.passes.clean import drop_dead, drop_no_ops, merge_duplicates
 from braid.engine.passes.folding import (
     drop_expansions,
@@ -85,19 +85,13 @@ def verify_template(template: OpGraph, weights: Weights, author: str) -> None:
     """Raise ``InvalidArtefact``, naming ``author``, for a wrong graph, kinds or constants."""
     try:
         template.verify()
-        _verify_kinds(template.operators)
+        for operator in all_operators(template.operators):
+            if operator.kind not in _CONTROL:
+                op(operator.kind)
+                epilogue_steps(operator.attributes.get(EPILOGUE, []))
         _verify_weights(template, weights)
     except InvalidArtefact as error:
         raise InvalidArtefact(f"{author} broke the graph: {error}") from error
-
-
-def _verify_kinds(operators: Iterable[Operator]) -> None:
-    for operator in operators:
-        if operator.kind not in _CONTROL:
-            op(operator.kind)
-            epilogue_steps(operator.attributes.get(EPILOGUE, []))
-        for branch in operator.branches:
-            _verify_kinds(branch.operators)
 
 
 def _verify_weights(template: OpGraph, weights: Weights) -> None:

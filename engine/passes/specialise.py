@@ -12,7 +12,7 @@ depend on (``static_inputs``), whose content is part of the specialisation. Aske
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
@@ -34,7 +34,7 @@ from braid.engine.ops.evaluation import (
 )
 from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.kinds import op
-from braid.engine.passes.body import live, with_constants
+from braid.engine.passes.body import all_operators, live, with_constants
 from braid.engine.passes.spelling import IDENTITY, SPELLED, spelled
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
@@ -49,7 +49,9 @@ def static_inputs(template: OpGraph) -> tuple[str, ...]:
     """Names of inputs whose content decides shapes or branches of the template."""
     producers: dict[str, Operator] = {}
     wanted: list[str] = []
-    _collect(template.operators, producers, wanted)
+    for operator in all_operators(template.operators):
+        producers.update(dict.fromkeys(operator.outputs, operator))
+        wanted.extend(operator.host.values())
     names: set[str] = set()
     visited: set[str] = set()
     while wanted:
@@ -59,25 +61,12 @@ def static_inputs(template: OpGraph) -> tuple[str, ...]:
         visited.add(value)
         if value in template.inputs:
             names.add(value)
-        elif value in producers and not _reads_shape_only(producers[value]):
-            wanted.extend(producers[value].reads())
-            wanted.extend(out for branch in producers[value].branches for out in branch.outputs)
+        elif (maker := producers.get(value)) and (
+            maker.kind == COND or not op(maker.kind).shape_only
+        ):
+            wanted.extend(maker.reads())
+            wanted.extend(out for branch in maker.branches for out in branch.outputs)
     return tuple(name for name in template.inputs if name in names)
-
-
-def _collect(
-    operators: Iterable[Operator], producers: dict[str, Operator], wanted: list[str]
-) -> None:
-    """Producer of each value, and values that are read on the host; branches included."""
-    for operator in operators:
-        producers.update(dict.fromkeys(operator.outputs, operator))
-        wanted.extend(operator.host.values())
-        for branch in operator.branches:
-            _collect(branch.operators, producers, wanted)
-
-
-def _reads_shape_only(operator: Operator) -> bool:
-    return operator.kind != COND and op(operator.kind).shape_only
 
 
 def specialise(
@@ -168,7 +157,7 @@ class _Walk:
         self._contents = dict(static_values)  # content of values, where it was evaluated
         self._kept: list[Operator] = []
         self._made_by: dict[str, int] = {}  # value -> index in _kept
-        self._names = {*_names(template.operators)}
+        self._names = {op.name for op in all_operators(template.operators)}
         self._host_budget = HOST_ELEMENTS
         self._scope: dict[str, str] = {}
         self._taken: list[Operator] = []
@@ -355,13 +344,6 @@ class _Walk:
         # Executors would copy what repeats its elements in every run.
         made = {name: constants[name].contiguous() for name in constants.keys() & self._contents}
         return graph, {**constants, **made}
-
-
-def _names(operators: Iterable[Operator]) -> Iterator[str]:
-    for operator in operators:
-        yield operator.name
-        for branch in operator.branches:
-            yield from _names(branch.operators)
 
 
 def _meta(spec: TensorType) -> Tensor:

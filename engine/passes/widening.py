@@ -19,7 +19,7 @@ from torch import Tensor
 from braid.core.graph import Branch, Operator, OpGraph
 from braid.core.precision import HALF
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.passes.body import Weights, rebuilt, with_constants
+from braid.engine.passes.body import Weights, all_operators, rebuilt, with_constants
 from braid.engine.passes.precision import WIDE
 from braid.engine.passes.value_types import value_types
 
@@ -39,10 +39,7 @@ def narrow_type(template: OpGraph, weights: Weights) -> str:
     """FP16 or BF16, of both the coarser; weights that are cast before use do not count."""
     types = value_types(template, weights)
     dtypes = {types.get(value, "") for value in template.outputs.values()}
-    pending = list(template.operators)
-    while pending:
-        operator = pending.pop()
-        pending += [inner for branch in operator.branches for inner in branch.operators]
+    for operator in all_operators(template.operators):
         if operator.kind not in (_CAST, _IDENTITY):
             dtypes.update(types[name] for name in operator.outputs)
     return next((dtype for dtype in reversed(NARROW) if dtype in dtypes), "")
@@ -62,7 +59,7 @@ class _Widening:
         self._weights = dict(weights)
         self._narrow_weights: dict[str, Tensor] = {}
         self._wide: dict[str, str] = {}  # input -> its name in FP32
-        self._taken = {*self._types, *_names(template.operators)}
+        self._taken = {*self._types, *(op.name for op in all_operators(template.operators))}
         for name, tensor in weights.items():
             if self._is_narrow(name):
                 self._weights[name], self._narrow_weights[name] = tensor.float(), tensor
@@ -95,7 +92,7 @@ class _Widening:
     def _stays_narrow(self, operator: Operator) -> bool:
         reads = any(map(self._is_narrow, operator.inputs))
         if operator.kind == _CAST:
-            return reads and not self._is_float(str(operator.attributes["dtype"]))
+            return reads and not torch_dtype(str(operator.attributes["dtype"])).is_floating_point
         return operator.kind in _DISCRETE and (reads or any(map(self._is_narrow, operator.outputs)))
 
     def _keep(self, operator: Operator, to: list[Operator], narrow: dict[str, str]) -> None:
@@ -158,14 +155,3 @@ class _Widening:
 
     def _is_narrow(self, value: str) -> bool:
         return self._types.get(value, "") in NARROW
-
-    @staticmethod
-    def _is_float(dtype: str) -> bool:
-        return torch_dtype(dtype).is_floating_point
-
-
-def _names(operators: Iterable[Operator]) -> Iterable[str]:
-    for operator in operators:
-        yield operator.name
-        for branch in operator.branches:
-            yield from _names(branch.operators)

@@ -62,7 +62,8 @@ def _log(line: bytes, pid: int) -> None:
     if not text:
         return
     log = logging.getLogger(LOGGER)
-    record = logging.makeLogRecord({"worker": pid, **(_fields(text) or _printed(text))})
+    printed = {**_record(LOGGER, logging.WARNING, "a worker printed"), "text": text}
+    record = logging.makeLogRecord({"worker": pid, **(_fields(text) or printed)})
     if log.isEnabledFor(record.levelno):
         log.handle(record)
 
@@ -78,10 +79,6 @@ def _fields(text: str) -> dict[str, Any] | None:
     if not (isinstance(message, str) and type(level) is int and str(name).startswith("braid.")):
         return None
     return {**facts, **_record(name, level, message), "exc_text": trace and str(trace)}
-
-
-def _printed(text: str) -> dict[str, Any]:
-    return {**_record(LOGGER, logging.WARNING, "a worker printed"), "text": text}
 
 
 def _record(name: str, level: int, message: str) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def _step(node: Any, kind: str) -> Step | None:
         if _is_integer(port)
         and kind != "Constant"  # whose readers tell: bounds of slices are clipped
     }
-    if kind == "Convert" and makes and _is_float(ports[0]):
+    if kind == "Convert" and makes and ports[0].get_element_type().is_real():
         limits[_key(ports[0])] = _TO_32_BITS
     if kind == "Convert" and reads and _is_boolean(node.output(0)):
         limits[_key(ports[0])] = (INT32[0] + 1, INT32[1])  # the least of all becomes False
@@ -304,10 +304,6 @@ def _held_in_floats(port: Any) -> Range:
 
 def _is_boolean(port: Any) -> bool:
     return _type(port) == "boolean"
-
-
-def _is_float(port: Any) -> bool:
-    return bool(port.get_element_type().is_real())
 
 
 def _is_integer(port: Any) -> bool:

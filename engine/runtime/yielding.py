@@ -22,8 +22,6 @@ from braid.core.descriptors import Descriptor
 
 T = TypeVar("T")
 
-NowNs = Callable[[], int]
-
 Start = Callable[[Callable[[], None]], object]
 """Function that begins work in another thread and returns at once."""
 
@@ -63,9 +61,8 @@ class NetTime(NamedTuple):
 class NetClock(YieldToRequests):
     """A clock that takes off the time in which requests were answered."""
 
-    def __init__(self, pause: YieldToRequests, now_ns: NowNs = perf_counter_ns) -> None:
+    def __init__(self, pause: YieldToRequests) -> None:
         self._pause = pause
-        self._now_ns = now_ns
         self._spans_ns: list[tuple[int, int]] = []
         self.count = 0  # of pauses in which something ran
 
@@ -80,9 +77,9 @@ class NetClock(YieldToRequests):
         return self._counted(self._pause)
 
     def _counted(self, pause: Callable[[], bool]) -> bool:
-        start = self._now_ns()
+        start = perf_counter_ns()
         any_ran = pause()
-        self._spans_ns.append((start, self._now_ns()))
+        self._spans_ns.append((start, perf_counter_ns()))
         self.count += any_ran
         return any_ran
 

@@ -34,7 +34,7 @@ from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.host.report import MODEL_FILE
 from braid.engine.link.messages import ModelMemory
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
-from braid.engine.ops.dtypes import empty_of, torch_dtype
+from braid.engine.ops.dtypes import empty_of, static_shape, torch_dtype
 from braid.engine.ops.whole import KIND, loose_graph, output_specs
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.quantised.calibrated import quantised_by
@@ -470,7 +470,7 @@ class ModelTable:
 def static_tensors(key: ProgramKey) -> dict[str, Tensor]:
     specs, tensors = key.specs, dict[str, Tensor]()
     for name, content in key.static:
-        dtype, shape = torch_dtype(specs[name].dtype), spec_shape(specs[name])
+        dtype, shape = torch_dtype(specs[name].dtype), static_shape(specs[name])
         flat = torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0)
         tensors[name] = flat.to(dtype).reshape(shape)
     return tensors
@@ -478,7 +478,7 @@ def static_tensors(key: ProgramKey) -> dict[str, Tensor]:
 
 def _at_shape(tensor: Tensor, spec: TensorType) -> Tensor:
     """Repeat a tensor's elements as often as a shape has them, its row for each row of a batch."""
-    shape = spec_shape(spec)
+    shape = static_shape(spec)
     if tensor.dim() == len(shape) and tuple(tensor.shape[1:]) == tuple(shape[1:]):
         rows = torch.arange(shape[0]) % max(1, tensor.shape[0]) if shape else slice(None)
         return tensor[rows] if shape else tensor
@@ -501,9 +501,9 @@ def seeded_inputs(
         if name in static_values:
             inputs[name] = static_values[name]
         elif dtype.is_floating_point:
-            inputs[name] = torch.randn(spec_shape(spec), generator=generator).to(dtype)
+            inputs[name] = torch.randn(static_shape(spec), generator=generator).to(dtype)
         else:
-            inputs[name] = torch.full(spec_shape(spec), int(name in divisors), dtype=dtype)
+            inputs[name] = torch.full(static_shape(spec), int(name in divisors), dtype=dtype)
     return inputs
 
 
@@ -517,8 +517,3 @@ def result_memory(graph: OpGraph) -> dict[str, Tensor] | None:
 
 def with_rows(spec: TensorType, rows: int) -> TensorType:
     return replace(spec, shape=(rows, *spec.shape[1:]))
-
-
-def spec_shape(spec: TensorType) -> Sequence[int]:
-    assert spec.is_static, f"{spec} is symbolic"
-    return [dim for dim in spec.shape if isinstance(dim, int)]

@@ -34,7 +34,7 @@ from braid.engine.link.messages import (
     UnloadModel,
 )
 from braid.engine.link.shared_memory import Field, SlotLayout
-from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.dtypes import static_shape, torch_dtype
 from braid.engine.ops.whole import KIND, output_specs
 from braid.engine.passes.specialise import interpret
 from braid.engine.runtime.memory import give_back_freed_memory
@@ -53,7 +53,6 @@ from braid.engine.worker.models import (
     ModelTable,
     ReadyExecutable,
     seeded_inputs,
-    spec_shape,
 )
 
 log = logging.getLogger("braid.worker")
@@ -98,7 +97,7 @@ class SlotViews:
 
     def _view(self, field: Field, offset: int) -> Tensor:
         if field.spec.is_static:
-            dtype, shape = torch_dtype(field.spec.dtype), spec_shape(field.spec)
+            dtype, shape = torch_dtype(field.spec.dtype), static_shape(field.spec)
         else:  # its place
             dtype, shape = torch.uint8, (field.size_bytes,)
         count = math.prod(shape)

@@ -214,7 +214,11 @@ def _buffer(unit: Operator, binding: UnitBinding) -> Buffer:
 def image_values(graph: OpGraph) -> frozenset[str]:
     """Values that a unit on images makes or reads, also behind elementwise units."""
     users: dict[str, list[int]] = {}
-    moving = [set() if _is_of_rows(unit) else _moving(unit, graph) for unit in graph.operators]
+    still = {"", *graph.constants}
+    moving = [
+        set() if _is_of_rows(unit) else {*unit.inputs, *unit.outputs} - still
+        for unit in graph.operators
+    ]
     for index, values in enumerate(moving):
         for value in values:
             users.setdefault(value, []).append(index)
@@ -240,7 +244,3 @@ def _is_elementwise(unit: Operator) -> bool:
     is_pointwise = unit.kind in OPS and OPS[unit.kind].pointwise
     on_integers = unit.attributes.get("unit") in ("aten.add", IDENTITY)
     return is_pointwise or unit.kind in _KINDS or on_integers
-
-
-def _moving(unit: Operator, graph: OpGraph) -> set[str]:
-    return {*unit.inputs, *unit.outputs} - graph.constants.keys() - {""}

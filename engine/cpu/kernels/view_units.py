@@ -17,7 +17,7 @@ from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
 from braid.engine.onednn.library import DST, MANY, SRC, PostOp
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.kinds import bound, call
-from braid.engine.passes.attention import RESHAPES
+from braid.engine.passes.attention import RESHAPES, shares
 from braid.engine.program.kernel import Kernel
 
 VIEW_KINDS = RESHAPES | {
@@ -44,7 +44,7 @@ def viewed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
     )
     wanted = [binding.strides(name) for name in unit.outputs]
     is_view = all(
-        _is_view(y, x) and _lies_as(y, strides) for y, strides in zip(results, wanted, strict=True)
+        shares(y, x) and _lies_as(y, strides) for y, strides in zip(results, wanted, strict=True)
     )
     # Memory of callers is seen through in Python only, which spares a copy where it is long.
     copies_input = unit.kind not in RESHAPES or x.nbytes <= _COPIED_BYTES
@@ -74,7 +74,7 @@ def _copy(
     unit: Operator, x: Tensor, y: Tensor, strides: Sequence[int], binding: UnitBinding
 ) -> _Copy | None:
     """A copy of a view to memory of these strides; None if there is none outside Python."""
-    if not _is_view(y, x):
+    if not shares(y, x):
         if unit.kind not in RESHAPES or not _lies_as(y, strides):
             return None
         # Images, whose elements come into the order of their shape, which the reshape keeps.
@@ -105,10 +105,6 @@ def _is_taken_by_onednn(y: Tensor) -> bool:
     return all(step > 0 for step, _ in long) and all(
         step * extent <= further for (step, extent), (further, _) in pairwise(long)
     )
-
-
-def _is_view(tensor: Tensor, of: Tensor) -> bool:
-    return bool(tensor.untyped_storage()._cdata == of.untyped_storage()._cdata)
 
 
 def _lies_as(tensor: Tensor, strides: Sequence[int]) -> bool:

@@ -10,7 +10,7 @@ which a capture allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from braid.engine.cuda.driver.interface import Driver, Event, Stream
 from braid.engine.cuda.graphs.calls import StreamCall, serial
@@ -67,7 +67,11 @@ def warm_up(
     """
     aliases = SlotAliases()
     in_turns = serial(calls)
-    last = {slot: i for i, call in enumerate(calls) for slot in _touched(call.bound)}
+    last = {
+        slot: i
+        for i, call in enumerate(calls)
+        for slot in (*call.bound.inputs, *call.bound.outputs)
+    }
     released = {slot for call in calls for slot in call.bound.outputs} - keep
     releases: dict[int, list[int]] = {}
     for slot, at in last.items():
@@ -90,7 +94,3 @@ def launch_unit(unit: BoundUnit, env: Environment, driver: Driver, stream: Strea
     results = driver.launch(stream, unit.kernel.run_on(1), [env[slot] for slot in unit.inputs])
     for slot, tensor in zip(unit.outputs, results, strict=True):
         env[slot] = tensor
-
-
-def _touched(unit: BoundUnit) -> Iterable[int]:
-    return (*unit.inputs, *unit.outputs)

@@ -20,7 +20,7 @@ from torch import Tensor
 from braid.core.graph import OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.cuda.driver.interface import ORIGIN, Driver, Event, Stream
-from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.dtypes import static_shape, torch_dtype
 
 Tensors = Mapping[str, Tensor]
 
@@ -28,7 +28,7 @@ Tensors = Mapping[str, Tensor]
 def static_buffers(driver: Driver, specs: Mapping[str, TensorType]) -> dict[str, Tensor]:
     """Device memory for each tensor, of zeros: legal indices wherever a kernel reads them."""
     return {
-        name: driver.empty(_shape(spec), torch_dtype(spec.dtype)).zero_()
+        name: driver.empty(static_shape(spec), torch_dtype(spec.dtype)).zero_()
         for name, spec in specs.items()
     }
 
@@ -95,10 +95,6 @@ def _lies_in(memory: Collection[range], tensor: Tensor) -> bool:
 
 def _pinned(driver: Driver, specs: Mapping[str, TensorType]) -> dict[str, Tensor]:
     return {
-        name: driver.pinned(_shape(spec), torch_dtype(spec.dtype)) for name, spec in specs.items()
+        name: driver.pinned(static_shape(spec), torch_dtype(spec.dtype))
+        for name, spec in specs.items()
     }
-
-
-def _shape(spec: TensorType) -> list[int]:
-    assert spec.is_static, f"{spec} is symbolic"
-    return [dim for dim in spec.shape if isinstance(dim, int)]

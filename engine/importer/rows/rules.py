@@ -255,12 +255,10 @@ def _cat(site: Site) -> list[Fact]:
         and not any(isinstance(fact, Places) for fact in site.facts[1:])
     ):
         raise RowsMeet("computes with the places of rows")
-    has_place = isinstance(first, Places) or (axis == last and _has_place(first))
+    has_place = isinstance(first, Places) or (
+        axis == last and isinstance(first, Rows) and first.has_place
+    )
     return [Rows(result.axis, result.outer, result.inner, has_place)]
-
-
-def _has_place(fact: Fact | None) -> bool:
-    return isinstance(fact, Rows) and fact.has_place
 
 
 def _gather(site: Site) -> list[Fact]:

@@ -143,16 +143,14 @@ class _Nodes:
     def _take(self, node: NodeProto) -> None:
         """Find what holds of a node's results."""
         try:
-            operands = {name: self._value(name) for name in node.input if self._is_value(name)}
+            given = (name for name in node.input if name and name not in self._constants)
+            operands = {name: self._value(name) for name in given}
             special = _SPECIAL.get(_kind(node), _Nodes._known)
             self._values.update(self._lowered(node, operands) or special(self, node, operands))
         except RowsMeet as reason:
             if not reason.operator:
                 reason = RowsMeet(str(reason), f"operator {node.name!r} ({node.op_type})")
             self._values.update(dict.fromkeys(node.output, reason))
-
-    def _is_value(self, name: str) -> bool:
-        return bool(name) and name not in self._constants
 
     def _value(self, name: str) -> _Value:
         value = self._values.get(name, _unknown(name))

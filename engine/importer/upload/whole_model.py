@@ -16,7 +16,6 @@ from typing import Any
 
 import onnx
 import torch
-from onnx import inliner
 from torch import Tensor
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
@@ -30,7 +29,7 @@ from braid.engine.importer.upload.model_strings import longest_string
 from braid.engine.importer.verification.probe import FoundAxes, Probe
 from braid.engine.importer.verification.reference import ReferenceModel
 from braid.engine.lowering.builder import UnsupportedUse
-from braid.engine.onnx.division import guard_division
+from braid.engine.onnx.division import guard_division, inlined
 from braid.engine.onnx.structure import all_nodes
 from braid.engine.onnx.tensors import input_spec
 from braid.engine.ops.value_ranges import ADDRESSES
@@ -79,7 +78,7 @@ def as_one_unit(
     if against:
         raise UnsupportedOperators((*against, *reasons))
     declared = {output.name: _declared(output) for output in model.graph.output}
-    by_content = outputs_by_content(_inlined(model).graph)
+    by_content = outputs_by_content(inlined(model).graph)
     probe = Probe(inputs, open_reference(), samples, declared, by_content)
     axes, untried = _probed(session, probe, given)
     refusing = _REFUSAL.search(untried)
@@ -108,7 +107,7 @@ def _probed(
 
 def _by_integers(model: onnx.ModelProto, inputs: Mapping[str, TensorType]) -> set[str]:
     names = [name for name, spec in inputs.items() if "FP" not in spec.dtype]
-    return kinds_by_content(_inlined(model).graph, names)
+    return kinds_by_content(inlined(model).graph, names)
 
 
 def _declared(output: onnx.ValueInfoProto) -> list[Dim | None]:
@@ -181,11 +180,7 @@ def _endless(model: onnx.ModelProto) -> list[str]:
     """Reasons against loops that certainly run too often, also in local functions."""
     if not any(node.op_type == "Loop" for node in _all_nodes(model)):
         return []
-    return loops_against(_inlined(model))
-
-
-def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    return inliner.inline_local_functions(model) if model.functions else model
+    return loops_against(inlined(model))
 
 
 def _origins(model: onnx.ModelProto, inputs: Iterable[str]) -> list[Literal]:

@@ -131,17 +131,13 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "no
     flat = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
     for i, extent in enumerate(extents):
         flat = flat * extent + _counted_from_front(indices[..., i], extent)
-    rows = x.reshape([flat_size(extents), -1])
+    rows = x.reshape([extents.numel(), -1])
     places = flat.reshape(-1, 1).expand(-1, rows.shape[1])
     values = updates.reshape(places.shape)
     if reduction == "none":
         return rows.scatter(0, places, values).reshape(x.shape)
     how = _SCATTER_REDUCTIONS[reduction]
     return rows.scatter_reduce(0, places, values, how).reshape(x.shape)
-
-
-def flat_size(extents: torch.Size) -> int:
-    return extents.numel()
 
 
 @operator("braid.topk")

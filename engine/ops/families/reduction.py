@@ -26,24 +26,16 @@ def _enter_reduction(kind: str, fold: Fold) -> None:
         if not dims:
             dims = [] if noop and dims is not None else range(x.dim())
         if not dims and x.dim():
-            return _of_single_elements(x, fold)
+            # each element is a set of its own (log, square and abs still apply)
+            return fold(x.unsqueeze(-1), [-1], False).to(x.dtype)
         return fold(x, list(dims), keepdim).to(x.dtype)
-
-
-def _of_single_elements(x: Tensor, fold: Fold) -> Tensor:
-    """Reduce over no axis: each element is a set of its own (log, square and abs still apply)."""
-    return fold(x.unsqueeze(-1), [-1], False).to(x.dtype)
-
-
-def _has_empty_axis(x: Tensor, dims: list[int]) -> bool:
-    return any(x.shape[dim] == 0 for dim in dims if x.dim())
 
 
 def _extreme(largest: bool, x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
     """Largest or smallest element; of nothing, the smallest or largest value of the type."""
     if x.dtype == torch.bool:
         return x.any(dims, keepdim) if largest else x.all(dims, keepdim)
-    if _has_empty_axis(x, dims):
+    if any(x.shape[dim] == 0 for dim in dims if x.dim()):
         if x.is_floating_point():
             worst = float("-inf") if largest else float("inf")
         else:

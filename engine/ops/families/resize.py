@@ -206,7 +206,10 @@ def _resize_axis(x: Tensor, axis: _Axis, options: ResizeOptions) -> tuple[Tensor
     offsets = torch.arange(1 - taps, taps + 1, device=x.device, dtype=torch.float64)
     neighbours = torch.floor(at).unsqueeze(1) + offsets  # [size, taps]
     distance = (neighbours - at.unsqueeze(1)).abs() * stretch
-    weights = _linear(distance) if options.mode == "linear" else _cubic(distance, options.cubic)
+    if options.mode == "linear":
+        weights = (1 - distance).clamp(min=0)
+    else:
+        weights = _cubic(distance, options.cubic)
     if options.exclude_outside:
         inside = (neighbours >= 0) & (neighbours <= last)
         weights = torch.where(inside, weights, torch.zeros_like(weights))
@@ -231,10 +234,6 @@ def _rounded(at: Tensor, rounding: str, scale: float) -> Tensor:
         case "round_prefer_ceil":
             return torch.floor(at.double() + 0.5 + _TIE).long()
     raise ValueError(f"unknown rounding {rounding!r}")
-
-
-def _linear(distance: Tensor) -> Tensor:
-    return (1 - distance).clamp(min=0)
 
 
 def _cubic(distance: Tensor, a: float) -> Tensor:

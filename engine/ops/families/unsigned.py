@@ -37,7 +37,7 @@ def with_unsigned(name: str, run: Run) -> Run:
 
 
 def _on_bits(name: str, run: Run, a: Tensor, rest: tuple[Tensor, ...], options: Any) -> Tensor:
-    x, *others = (_signed(operand) for operand in (a, *rest))
+    x, *others = (operand.view(torch.int64) for operand in (a, *rest))
     if name in _ORDERED:
         result = run(x ^ _SIGN, others[0] ^ _SIGN)
         return result if result.dtype == torch.bool else _unsigned(result ^ _SIGN)
@@ -49,10 +49,6 @@ def _on_bits(name: str, run: Run, a: Tensor, rest: tuple[Tensor, ...], options: 
         return _unsigned(x - _quotient(x, others[0]) * others[0])
     result = run(x, *others, **options)
     return result if result.dtype == torch.bool else _unsigned(result)
-
-
-def _signed(x: Tensor) -> Tensor:
-    return x.view(torch.int64)
 
 
 def _unsigned(x: Tensor) -> Tensor:

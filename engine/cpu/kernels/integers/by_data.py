@@ -16,6 +16,7 @@ from torch import Tensor
 
 from braid.core.attributes import image_window
 from braid.core.graph import Operator
+from braid.engine.cpu.kernels.element_units import type_of
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
 from braid.engine.onednn import floats, integer_sums
 from braid.engine.onednn.library import (
@@ -29,7 +30,6 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.passes.quantised.values import signed_weights
 from braid.engine.program.kernel import Kernel
 
@@ -42,7 +42,7 @@ def product(unit: Operator, binding: UnitBinding) -> Kernel | None:
     if weight is None or zero is None or weight.dim() != 2 or len(source) < 2 or 0 in source:
         return None
     m, (k, n), library = math.prod(source[:-1]), weight.shape, binding.library
-    dtype = _dtype(unit.inputs[0], binding)
+    dtype = type_of(unit.inputs[0], binding)
 
     def describe() -> Primitive:
         return integer_sums.matmul(library, dtype, m, k, n)
@@ -59,7 +59,7 @@ def convolution(unit: Operator, binding: UnitBinding) -> Kernel | None:
     stride, padding, dilation, groups = image_window(unit)
     grouped = weight.reshape(groups, -1, *weight.shape[1:]) if groups > 1 else weight
     shapes, library = (source, tuple(grouped.shape), result), binding.library
-    dtype = _dtype(unit.inputs[0], binding)
+    dtype = type_of(unit.inputs[0], binding)
 
     def describe() -> Primitive:
         return integer_sums.convolution(library, dtype, shapes, (stride, dilation, padding))
@@ -74,7 +74,7 @@ def _weights(unit: Operator, binding: UnitBinding) -> Tensor | None:
     zeros = binding.constants.get(name)
     if tensor is None or (name and zeros is None) or 0 in tensor.shape:
         return None
-    if _dtype(unit.inputs[0], binding) not in _BYTES:
+    if type_of(unit.inputs[0], binding) not in _BYTES:
         return None
     return signed_weights(tensor, zeros)
 
@@ -107,7 +107,7 @@ def _sums(
             if isinstance(zero, Tensor):
                 fixed = {WEIGHTS: packed, ZERO_POINT | SRC: zero}
                 return Recipe((Action(primitive, fixed, places),), (data,), (result,))
-            cast = _as_number(library, _dtype(zero, binding), torch.int32)
+            cast = _as_number(library, type_of(zero, binding), torch.int32)
             moving = {**places, ZERO_POINT | SRC: Place("temporary", 0)}
             actions = cast, Action(primitive, {WEIGHTS: packed}, moving)
             return Recipe(actions, (data, (2, False)), (result,), (_number(torch.int32),))
@@ -117,9 +117,9 @@ def _sums(
 
 def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
     data, scale, zero = (*unit.inputs, "")[:3]
-    shape, result = binding.shape(data), _dtype(unit.outputs[0], binding)
+    shape, result = binding.shape(data), type_of(unit.outputs[0], binding)
     numbers = [name for name in (scale, zero) if name and math.prod(binding.shape(name)) == 1]
-    floats = {_dtype(name, binding) for name in (data, scale)}
+    floats = {type_of(name, binding) for name in (data, scale)}
     if len(numbers) < 2 or floats != {torch.float32} or result not in _BYTES or 0 in shape:
         return None
     if unit.attributes.get("block") or set(numbers) & set(binding.constants):
@@ -153,7 +153,3 @@ def _as_number(
 
 def _number(dtype: torch.dtype) -> Buffer:
     return Buffer((1,), images=False, dtype=dtype)
-
-
-def _dtype(value: str, binding: UnitBinding) -> torch.dtype:
-    return torch_dtype(binding.graph.spec(value).dtype)

@@ -9,26 +9,22 @@ from torch import Tensor
 
 from braid.core.attributes import wholes
 from braid.core.graph import WEIGHTS, Operator
+from braid.engine.cpu.kernels.element_units import type_of
 from braid.engine.cpu.kernels.integers.rounding import Chain, Steps, rounded, steps_of_grid
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn import integers
 from braid.engine.onednn.integers import AverageWindow, Types
 from braid.engine.onednn.library import POST_OP, SCALES, SRC, SRC_1, ZERO_POINT, PostOp, Primitive
 from braid.engine.onednn.recipe import Buffer
-from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
 from braid.engine.program.kernel import Kernel
-
-
-def _dtype(value: str, binding: UnitBinding) -> torch.dtype:
-    return torch_dtype(binding.graph.spec(value).dtype)
 
 
 def _buffer(unit: Operator, binding: UnitBinding) -> Buffer:
     (result,) = unit.outputs
     shape = binding.shape(result)
     images = len(shape) == 4 and result in binding.images
-    return Buffer(shape, images, dtype=_dtype(result, binding))
+    return Buffer(shape, images, dtype=type_of(result, binding))
 
 
 def _number(value: float) -> Tensor:
@@ -42,7 +38,7 @@ def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel 
         Steps(steps.scale * float(str(weight)), steps.zero)
         for steps, weight in zip(_grids(read, binding), weights, strict=True)
     ]
-    dtypes = [_dtype(value, binding) for value in values]
+    dtypes = [type_of(value, binding) for value in values]
     if len(set(dtypes[1:])) > 1:
         return None  # all that is added has one description
     offset = sum(grid.scale * grid.zero for grid in grids[:2])
@@ -52,7 +48,7 @@ def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel 
     rounding = rounded(read, unit.outputs[0], binding, chain)
     if rounding is None:
         return None
-    types = Types(dtypes[0], _dtype(unit.outputs[0], binding), dtypes[1])
+    types = Types(dtypes[0], type_of(unit.outputs[0], binding), dtypes[1])
     elements, library = math.prod(binding.shape(unit.outputs[0])), binding.library
 
     def describe() -> Primitive:
@@ -122,8 +118,8 @@ def _windows(
 
 
 def _types(unit: Operator, binding: UnitBinding) -> Types:
-    result = _dtype(unit.outputs[0], binding)
-    return Types(_dtype(unit.inputs[0], binding), result, result)
+    result = type_of(unit.outputs[0], binding)
+    return Types(type_of(unit.inputs[0], binding), result, result)
 
 
 def _after_integers(
@@ -141,8 +137,8 @@ def _after_integers(
 def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
     data, scale, zero = (*unit.inputs, "")[:3]
     grid = _whole(unit, scale, zero, binding)
-    result = _dtype(unit.outputs[0], binding)
-    is_plain = _dtype(data, binding) == torch.float32 and result in (torch.uint8, torch.int8)
+    result = type_of(unit.outputs[0], binding)
+    is_plain = type_of(data, binding) == torch.float32 and result in (torch.uint8, torch.int8)
     if grid is None or not is_plain or 0 in binding.shape(data):
         return None
     steps = steps_of_grid(grid, binding)
@@ -160,8 +156,8 @@ def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
 
 def dequantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
     data, scale, zero = (*unit.inputs, "")[:3]
-    grid, source = _whole(unit, scale, zero, binding), _dtype(data, binding)
-    is_plain = _dtype(unit.outputs[0], binding) == torch.float32 and 0 not in binding.shape(data)
+    grid, source = _whole(unit, scale, zero, binding), type_of(data, binding)
+    is_plain = type_of(unit.outputs[0], binding) == torch.float32 and 0 not in binding.shape(data)
     if grid is None or not is_plain or source not in (torch.uint8, torch.int8):
         return None
     steps, elements = steps_of_grid(grid, binding), math.prod(binding.shape(data))

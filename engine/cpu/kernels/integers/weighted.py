@@ -75,7 +75,6 @@ def _numbers(
 
 
 def _kernel(
-    unit: Operator,
     chain: Rounded,
     describe: Callable[[], Primitive],
     pack: Callable[[Primitive], Tensor],
@@ -125,7 +124,7 @@ def convolution(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Ke
         return binding.packed.for_primitive(library, primitive, unit.inputs[1], grouped)
 
     buffer = Buffer(result, images=True, dtype=types.result)
-    return _kernel(unit, chain, describe, pack, numbers, binding, buffer)
+    return _kernel(chain, describe, pack, numbers, binding, buffer)
 
 
 def linear(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
@@ -145,4 +144,4 @@ def linear(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel 
         return binding.packed.for_primitive(library, primitive, name, weight.t())
 
     buffer = Buffer((*leading, n), images=False, dtype=types.result)
-    return _kernel(unit, chain, describe, pack, numbers, binding, buffer)
+    return _kernel(chain, describe, pack, numbers, binding, buffer)
