@@ -106,7 +106,6 @@ def average(
     window: AverageWindow,
     post_ops: Sequence[PostOp],
 ) -> Primitive:
-    """Average of windows over channels_last data."""
     source, output = shapes
     result, dense = library.on(types.result).images(output), dims([0, 0])
     algorithm = AVERAGE_ALL if window.counts_padding else AVERAGE_VALID

@@ -43,7 +43,6 @@ class Buffer:
         return torch.empty(self.shape, dtype=self.dtype, memory_format=self.layout)
 
     def fresh(self) -> Tensor:
-        """A new tensor of the value's shape."""
         if self.seen_as is not None:
             return self.empty().reshape(self.seen_as)
         if not self.images:

@@ -184,7 +184,6 @@ def _covered(proto: onnx.NodeProto, version: int) -> Lower:
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """Version of the default operator set."""
     versions = [o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS]
     if not versions:
         raise ModelImportError("the model does not say which ONNX operator set it uses")

@@ -109,7 +109,6 @@ def index_tuples(
 
 
 def divisors(_: Sequence[Shape | None], __: Mapping[str, Any]) -> Iterable[ValueRange]:
-    """Operand 1 divides operand 0."""
     lowest = torch.iinfo(torch.int64).min
     yield ValueRange(1, "divisor", lowest, 2 * MOST + 1, zero=False)
 

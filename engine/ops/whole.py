@@ -250,7 +250,6 @@ def as_array(tensor: Tensor) -> Any:
 
 
 def as_tensor(result: Any) -> Tensor:
-    """Return a result of ONNX Runtime as a tensor."""
     array = np.array(result, order="C")
     return strings_tensor(array) if array.dtype == object else tensor_of(array)
 

@@ -123,7 +123,6 @@ def _flattened(op: Operator, upstream: Upstream) -> Operator | None:
 
 
 def _is_off(literal: Literal) -> bool:
-    """Whether an attribute is absent, zero or False."""
     return literal in (None, 0, [0])
 
 

@@ -88,7 +88,6 @@ def _as_step(op: Operator, weights: Weights) -> tuple[str, list[Literal]] | None
 
 
 def _scale_or_shift(op: Operator, weights: Weights) -> tuple[str, list[Literal]] | None:
-    """Arithmetic with a number, as ``braid.affine``."""
     if len(op.inputs) != 2 or set(op.attributes) - {"truncate"}:
         return None
     for position, other in ((0, op.inputs[1]), (1, op.inputs[0])):

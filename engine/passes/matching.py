@@ -44,7 +44,6 @@ class Upstream:
         return ranks(self._body, self.weights)
 
     def put(self, op: Operator) -> None:
-        """Add an operator; it takes the place of the one with its name, if there is one."""
         self.operators[op.name] = op
         self.makers.update(dict.fromkeys(op.outputs, op))
 
@@ -112,8 +111,6 @@ def value(name: str) -> Pattern:
 
 
 def constant(name: str, test: Callable[[Tensor], bool]) -> Pattern:
-    """A floating-point constant that passes a test."""
-
     def match(value: str, upstream: Upstream, captures: Captures) -> Iterator[Captures]:
         tensor = upstream.weights.get(value)
         if tensor is not None and tensor.is_floating_point() and test(tensor):

@@ -63,7 +63,6 @@ def check_division(graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
 
 
 def _divides_integers(model: Tensor) -> bool:
-    """Whether the content of a model has a division of integers."""
     content = model.cpu().numpy().tobytes()
     return b"Div" in content and divides_integers(onnx.load_from_string(content))
 

@@ -233,7 +233,6 @@ def _mask_by_infinity(graph: onnx_ir.Graph) -> None:
 
 
 def _producer(node: onnx_ir.Node | None, op_type: str, place: int) -> onnx_ir.Node | None:
-    """Operator that makes an operand of ``node``; None if that is of another type."""
     if node is None or node.op_type != op_type:
         return None
     operand = node.inputs[place]

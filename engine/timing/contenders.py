@@ -56,7 +56,6 @@ class TimedContender:
 
     @property
     def medians_us(self) -> list[float]:
-        """Latency in each round."""
         return [median(turn_us) for turn_us in self.turns_us]
 
 

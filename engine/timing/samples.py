@@ -55,7 +55,6 @@ def uninterrupted(sample: Callable[[], NetTime]) -> float:
 
 
 def reduce_samples(samples_us: Sequence[float]) -> StageLatency:
-    """Median and relative spread of at least one sample."""
     median = statistics.median(samples_us)
     if len(samples_us) < 2:
         return StageLatency(median, 0.0, len(samples_us))

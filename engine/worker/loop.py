@@ -170,7 +170,6 @@ class Worker(YieldToRequests):
         self._work.begin_step()
 
     def _arrived(self, timeout_ms: int | None) -> list[WorkerCall]:
-        """Return inference requests that have arrived; keep other calls."""
         # Polled even to wait for ever: a blocked ``recv`` also wakes when the peer has read.
         if self._is_closed or not self._poller.poll(timeout_ms):
             return []
@@ -343,7 +342,6 @@ class Worker(YieldToRequests):
         self._channel.send(WorkerFailure.of(call, fault))
 
     def _drop(self, request: DropMeasurement) -> Acknowledged:
-        """Drop a measurement; its call is never answered."""
         kept = [item for item in self._background if item.call != request.call]
         self._background = deque(kept)
         self._measurements.forget()

@@ -53,7 +53,6 @@ def labelled(labelling: Labelling) -> Rule:
 
 
 def _broadcast(rank: int, result: int) -> Labels:
-    """Labels of an operand that is broadcast to a result of another rank."""
     return range(result - rank, result)
 
 
@@ -262,7 +261,6 @@ def _cat(site: Site) -> list[Fact]:
 
 
 def _gather(site: Site) -> list[Fact]:
-    """Slices of operand 0 at the indices in operand 1."""
     x, indices = site.facts
     axis = normal_axis(int(site.attributes.get("axis", 0)), site.ranks[0])
     if isinstance(x, Places):
@@ -301,7 +299,6 @@ def _scatter_elements(site: Site) -> Labelled:
 
 
 def _gather_nd(site: Site) -> list[Fact]:
-    """Slices of operand 0 at the index tuples along the last axis of operand 1."""
     shared = int(site.attributes.get("batch_dims", 0))
     tuples, rank = site.facts[1], site.ranks[1]
     if isinstance(site.facts[0], Places):

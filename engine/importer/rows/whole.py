@@ -141,7 +141,6 @@ class _Nodes:
         return value.fact if isinstance(value, _Value) else value
 
     def _take(self, node: NodeProto) -> None:
-        """Find what holds of a node's results."""
         try:
             given = (name for name in node.input if name and name not in self._constants)
             operands = {name: self._value(name) for name in given}
@@ -199,7 +198,6 @@ class _Nodes:
         return _Value(fact, specs, contents)
 
     def _known(self, node: NodeProto, operands: Mapping[str, _Value]) -> dict[str, Any]:
-        """Values of a node that is known by its kind."""
         batched = LEADING.get(_kind(node))
         if batched is None:
             raise RowsMeet("is not known to keep rows apart")

@@ -55,7 +55,6 @@ def outputs_by_content(graph: onnx.GraphProto) -> set[str]:
 
 
 def _takes_sizes(node: onnx.NodeProto, content: set[str]) -> bool:
-    """Whether content decides the shape of a node's results."""
     places = _SIZES.get(node.op_type, ())
     return node.op_type in _BY_CONTENT or any(
         place < len(node.input) and node.input[place] in content for place in places

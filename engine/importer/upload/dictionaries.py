@@ -31,7 +31,6 @@ def without_dictionaries(model: ModelProto) -> str:
 
 
 def _classes(node: NodeProto) -> str:
-    """Keys of a ZipMap's dictionaries."""
     texts = [text.decode(errors="replace") for given in node.attribute for text in given.strings]
     keys = texts or [str(number) for given in node.attribute for number in given.ints]
     named = ", ".join(keys[:_MOST_CLASSES])[:_MOST_CHARACTERS]

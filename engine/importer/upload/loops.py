@@ -126,7 +126,6 @@ def _hiding(graph: onnx.GraphProto, constants: Constants) -> Constants:
 def _run(
     node: onnx.NodeProto, constants: Constants, opsets: Sequence[onnx.OperatorSetIdProto]
 ) -> object:
-    """The result of one node by onnx's own implementation."""
     names = sorted(set(filter(None, node.input)))
     graph = helper.make_graph(
         [node],

@@ -198,7 +198,6 @@ def _is_large(
     specs: Mapping[str, TensorType],
     static: Mapping[str, Tensor],
 ) -> bool:
-    """Whether intermediate tensors take over ``_LARGE_BYTES`` with this static content."""
     try:
         graph, _ = specialise(template, weights, specs, static)
         check_memory(graph, _LARGE_BYTES)
@@ -362,7 +361,6 @@ def check_memory(graph: OpGraph, memory_bytes: int) -> None:
 def _static_candidates(
     template: OpGraph, given: Mapping[str, tuple[int, ...]]
 ) -> Iterator[dict[str, Tensor]]:
-    """Content of the inputs that decide shapes or branches."""
     names = static_inputs(template)
     if not names:
         yield {}

@@ -100,7 +100,6 @@ class Subject:
 
     @property
     def tolerance(self) -> float:
-        """The largest relative error accepted of a model with these weights."""
         return allowed_in(self.weights_tolerance, self.template)
 
     @property

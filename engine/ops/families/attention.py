@@ -138,7 +138,6 @@ def _hidden(
 
 
 def _masked(scores: Tensor, mask: Tensor | None, hidden: Tensor | None) -> Tensor:
-    """Scores with the mask added and -inf where a key is hidden."""
     if mask is not None:
         missing = scores.shape[-1] - mask.shape[-1] if mask.dim() and mask.shape[-1] > 1 else 0
         if mask.dtype == torch.bool:

@@ -33,7 +33,6 @@ def dequantise(
     block: int = 0,
     dtype: str | None = None,
 ) -> Tensor:
-    """Compute (x - zero point) * scale."""
     wide = x.to(torch.float32) if x.dtype != torch.int32 else x.to(torch.float64)
     if zero_point is not None:
         wide = wide - _along(zero_point.to(wide.dtype), x, axis, block)

@@ -93,7 +93,6 @@ class _Axis:
 
 @operator("braid.resize", options=ResizeOptions)
 def resize(x: Tensor, options: ResizeOptions) -> Tensor:
-    """Resize the named axes to ``sizes`` or by ``scales``."""
     axes = options.resized(x)
     if not axes:
         return x

@@ -102,7 +102,6 @@ def slice_(
 
 
 def sliced_positions(shape: Ints, starts: Ints, ends: Ints, axes: Ints, steps: Ints) -> list[range]:
-    """The elements that a slice takes along each axis of ``shape``."""
     positions = [range(extent) for extent in shape]
     named = different_axes(axes, len(shape))
     for start, end, axis, step in zip(starts, ends, named, steps, strict=True):
@@ -145,7 +144,6 @@ def split(
 
 @operator("braid.expand")
 def expand(x: Tensor, shape: Ints) -> Tensor:
-    """Broadcast x and ``shape`` against each other."""
     target = torch.broadcast_shapes(x.shape, tuple(shape))
     return x.expand(target)
 

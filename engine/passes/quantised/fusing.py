@@ -209,7 +209,6 @@ class _Fusing:
         result: Choice["needs a grid", "may give floats"],
         given: Mapping[int, Integers] | None = None,
     ) -> bool:
-        """Add a unit that computes ``op`` on the integers of its operands."""
         to, last = self._to, self._quantisation(op.outputs[0])
         operands = [(given or {}).get(i, to.integers.get(v)) for i, v in enumerate(op.inputs)]
         floats = [i for i, operand in enumerate(operands) if operand is None]

@@ -58,7 +58,6 @@ def _flattened(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | N
 
 
 def _both(producer: Operator, op: Operator, position: int) -> QuantisedUnit | None:
-    """The unit that does what ``producer`` and then ``op`` do; None if there is none."""
     first, last = QuantisedUnit.read(producer), QuantisedUnit.read(op)
     if first.unit not in WITH_SUM or first.parts.middle is not None:
         return None

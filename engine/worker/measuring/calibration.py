@@ -116,7 +116,6 @@ class _Calibration:
         self._exact: dict[int, dict[str, Tensor]] = {}  # outputs, by identity of the inputs
 
     def run(self) -> Steps:
-        """Choose a method, then the units that stay wide."""
         observed = yield from self._observed()
         best: Quantisation | None = None
         for position, (name, method) in enumerate(METHODS.items()):
@@ -141,7 +140,6 @@ class _Calibration:
         return (yield from self._measured(final, self._all))
 
     def _corrected(self, how: Quantisation) -> Steps:
-        """Correct biases, if that makes the error smaller."""
         model, samples = self._model, self._rest[:MAX_CORRECTED]
         units = model.candidates.weighted
         shifts = yield from mean_shifts(model.graph, model.constants, samples, units, how)
@@ -212,7 +210,6 @@ class _Calibration:
         return (yield from self._measured(how, self._held_out, allowed))
 
     def _order(self, how: Quantisation) -> Generator[None, None, list[str]]:
-        """Units with weights, the most sensitive first."""
         model = self._model
         given = {**model.constants, **self._held_out[0]}
         return (yield from most_sensitive_first(model.graph, given, model.candidates.weighted, how))

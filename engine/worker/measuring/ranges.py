@@ -57,7 +57,6 @@ def whole(ends: Range, _: Tensor) -> Range:
 
 
 def percentile(_: Range, elements: Tensor) -> Range:
-    """All but the outermost elements."""
     outside = 1 - PERCENTILE / 100
     least, most = torch.quantile(elements, torch.tensor([outside, 1 - outside])).tolist()
     return least, most
