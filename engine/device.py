@@ -64,8 +64,7 @@ class FinishedRun:
         return self.outputs
 
 
-RUNS_UNDERWAY = 2
-"""Runs of one plan begun and not finished, at most: one computes, the next one's inputs travel."""
+RUNS_UNDERWAY = 2  # of one plan: one computes, the next one's inputs travel
 
 
 class Prepared(Protocol):

@@ -43,8 +43,7 @@ class _Numbered:
 
 _Lane = list[_Numbered]
 
-_Addresses = dict[int, list[tuple[int, int]]]
-"""Slot of a graph's output -> memory objects, with bytes behind the start of the value."""
+_Addresses = dict[int, list[tuple[int, int]]]  # output's slot -> memory objects, offsets in bytes
 
 
 def compile_layout(

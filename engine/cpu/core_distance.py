@@ -37,8 +37,7 @@ MOST_NS = 3000.0
 GAP = 1.5  # ratio of two round trips, none between them, that tells near from far
 ALL_PAIRS = 8  # cores, at most, of which all pairs are measured
 
-TRIPS, ROUNDS = 100, 5
-"""Round trips of a round, and rounds, of which the quickest counts: 0.1 to 0.3 ms a pair."""
+TRIPS, ROUNDS = 100, 5  # trips of a round; the quickest round counts: 0.1 to 0.3 ms a pair
 
 PAIR_S, ALL_S = 0.004, 0.4
 """Seconds, at most, of a pair and of all pairs. Where other processes have the cores, nothing can

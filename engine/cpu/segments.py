@@ -27,8 +27,7 @@ from braid.engine.program.program import Environment
 EXECUTE, WAIT, SIGNAL = 0, 1, 2  # words of the code, as in lanes.c
 _CUT = -2
 
-MOST_INTERLEAVED = 16
-"""Most channels of images that ``as_images`` reorders itself; torch is as fast with more."""
+MOST_INTERLEAVED = 16  # channels that ``as_images`` reorders itself; torch is as fast with more
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,7 @@ from braid.engine.timing.runs import timed, timed_aside
 
 T = TypeVar("T")
 
-KernelsFor = Callable[[str], KernelSource]
-"""Function that makes the kernels for programs of one precision."""
+KernelsFor = Callable[[str], KernelSource]  # for programs of one precision
 
 FLOP_PER_BYTE = 14.0
 """Operations per byte moved of an H200 in FP32, by its datasheet: 67 TFLOP/s, 4.8 TB/s."""

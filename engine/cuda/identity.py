@@ -15,8 +15,7 @@ KERNELS_REVISION = 2  # raise it when our kernels change so much that old measur
 DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 FASTEST_CLOCK_MHZ = 2600.0
 """Clock of the fastest GPU so far, which keeps bounds lower bounds if torch tells no clock."""
-FP32_LANES = 128
-"""Multiply-adds that one multiprocessor begins in a cycle, since compute capability 8.6."""
+FP32_LANES = 128  # multiply-adds of a multiprocessor in a cycle, since compute capability 8.6
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,7 @@ from braid.core.errors import DeviceOutOfMemory
 from braid.core.tensor import BYTES, TensorType
 
 ALIGNMENT = 64  # a cache line; oneDNN and AVX-512 want it
-HEAP_HEAD = struct.Struct("<QQ")
-"""Head of a heap: its bytes without the head, and how many of them are used."""
+HEAP_HEAD = struct.Struct("<QQ")  # bytes of a heap behind it, and how many of them are used
 
 MOST_AXES = 61
 PLACE_BYTES = 8 * (3 + MOST_AXES)  # size of the place of an output whose shape follows the content

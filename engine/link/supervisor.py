@@ -58,12 +58,9 @@ async def _tell_nothing(link: WorkerLink) -> None:
 class LinkEvents:
     """Calls that tell what happens to the worker of a link."""
 
-    on_start: Callable[[WorkerLink], Awaitable[None]] = _tell_nothing
-    """Called while a worker starts, to tell it what it must know."""
-    on_state: Callable[[LinkState], None] = lambda _: None
-    """Called with the state when it, or what ``answers`` says, may have changed."""
-    on_end: Callable[[WorkerEnd], None] = lambda _: None
-    """Called when a worker in service has ended."""
+    on_start: Callable[[WorkerLink], Awaitable[None]] = _tell_nothing  # while a worker starts
+    on_state: Callable[[LinkState], None] = lambda _: None  # when it, or ``answers``, may differ
+    on_end: Callable[[WorkerEnd], None] = lambda _: None  # of a worker in service
 
 
 class WorkerLink:
@@ -76,8 +73,7 @@ class WorkerLink:
         self._events = events or LinkEvents()
         self.options = options
         self.state = LinkState.DOWN
-        self.device: DeviceDescription | None = None
-        """Known once the worker was up."""
+        self.device: DeviceDescription | None = None  # known once the worker was up
         self._arena = arena
         self._worker: WorkerProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None

@@ -54,12 +54,9 @@ class Watch:
         self._heard_at = 0.0
         self._unanswered = 0  # questions, one after the other
         self._step_stopped_at: float | None = None
-        self.problem = ""
-        """Why the worker is to be replaced; "" if it is not."""
-        self.hung_call: int | None = None
-        """Call of the run that the worker is to be replaced for, if any."""
-        self.hung_step_s: float | None = None
-        """Seconds that the step took that the worker is to be replaced for, if any."""
+        self.problem = ""  # why the worker is to be replaced; "" if it is not
+        self.hung_call: int | None = None  # call of the run that it is to be replaced for
+        self.hung_step_s: float | None = None  # length of the step that it is to be replaced for
 
     @property
     def is_silent(self) -> bool:

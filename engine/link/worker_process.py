@@ -82,8 +82,7 @@ class WorkerProcess(asyncio.Protocol):
         self._ticking: asyncio.TimerHandle | None = None
         self._leaving: asyncio.TimerHandle | None = None  # set when the worker has closed its link
         self._failing: asyncio.TimerHandle | None = None  # the same
-        self.on_silence: Callable[[], None] = lambda: None
-        """Told when ``is_silent`` changes."""
+        self.on_silence: Callable[[], None] = lambda: None  # told when ``is_silent`` changes
 
     @classmethod
     async def start(cls, options: WorkerOptions, arena: Arena) -> Self:

@@ -30,8 +30,7 @@ _BROADCAST = (
     *("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"),
     "PRelu",  # whose slope belongs to the channels
 )
-_DROPPED = ("consumed_inputs", "is_test", "output_sequence")
-"""Attributes that say how a framework trained, or where it kept its memory."""
+_DROPPED = ("consumed_inputs", "is_test", "output_sequence")  # of training, or of memory
 
 _PLACE = ("axis", "broadcast")  # of a second operand
 

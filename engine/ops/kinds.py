@@ -32,8 +32,7 @@ _RunT = TypeVar("_RunT", bound=Run)
 WITH_SUM = {"aten.convolution": "braid.convolution_add", "aten.linear": "braid.linear_add"}
 """Kinds that add a tensor of the output's shape to the result, by the kinds that do not."""
 
-WEIGHTED_SUM = "braid.weighted_sum"
-"""Kind that adds its operands, each times one of the numbers ``weights``."""
+WEIGHTED_SUM = "braid.weighted_sum"  # operands, each times one of the numbers ``weights``
 
 EPILOGUE = "epilogue"  # unary kinds applied in order to output 0
 

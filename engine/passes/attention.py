@@ -47,8 +47,7 @@ _DENSE = frozenset({"aten.linear", "braid.linear_add", "aten.layer_norm", "braid
 
 FLOATS = frozenset({"FP32", "BF16", "FP16"})
 _WIDEST = "FP32"
-_HIDES = -1e30
-"""A score of this or less has odds of 0 beside any that is not hidden."""
+_HIDES = -1e30  # a score of this or less has odds of 0 beside any that is not hidden
 
 
 def fuse_attention(graph: OpGraph, constants: Weights) -> OpGraph:

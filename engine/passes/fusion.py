@@ -229,8 +229,7 @@ def _by_parts(
 
 
 MAX_TERMS = 8
-MAX_WEIGHT = 2.0**10
-"""Weights lie between its inverse and it: kernels carry quotients of two weights."""
+MAX_WEIGHT = 2.0**10  # least is its inverse: kernels carry quotients of two weights
 
 Terms = list[tuple[str, float]]
 

@@ -94,8 +94,7 @@ def _rewritten(
     return tuple(upstream.operators.values())
 
 
-Captures = Mapping[str, str]
-"""Name in a pattern -> the value that it stands for; "" for what has no name."""
+Captures = Mapping[str, str]  # name in a pattern -> its value; "" for what has no name
 
 Pattern = Callable[[str, Upstream, Captures], Iterator[Captures]]
 """Yields the captures with which a value fits: those given, of which the root of a rule has none,

@@ -21,8 +21,7 @@ Range = tuple[float, float]  # least and greatest value; integers are exact
 ALL: Range = (-inf, inf)
 BOOLEAN: Range = (0, 1)
 
-Transfer = Callable[[Sequence[Range]], Sequence[Range]]
-"""Ranges of the operands -> range of each output, or one for all of them."""
+Transfer = Callable[[Sequence[Range]], Sequence[Range]]  # of operands -> of each output, or of all
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,7 @@ _HELD: Mapping[str, Range] = {
 }  # fmt: skip
 """Numbers that OpenVINO's CPU plugin holds in an element type of the model."""
 
-_EXACT: Range = (-(1 << 24), 1 << 24)
-"""Integers that FP32 holds, in which some kinds compute, and others when they are fused."""
+_EXACT: Range = (-(1 << 24), 1 << 24)  # integers that FP32 holds, in which some kinds compute
 
 _TO_32_BITS: Range = (-(1 << 31) + 256, (1 << 31) - 256)
 """Floats that may become integers; rounding of FP32 cannot move these out of 32 bits."""

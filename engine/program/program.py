@@ -35,8 +35,7 @@ class BoundUnit:
     """What holds weights that an engine made of the model's file, by ``id``, and bytes of each."""
 
 
-OpenedParts = Mapping[EnginePart, BoundUnit]
-"""Parts of a plan in engines, ready to run."""
+OpenedParts = Mapping[EnginePart, BoundUnit]  # parts of a plan in engines, ready to run
 
 NO_PARTS: OpenedParts = MappingProxyType({})
 

@@ -27,8 +27,7 @@ from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.engine.pt2.document import OPERATORS_PAGE, Program
 from braid.engine.runtime.memory import raise_out_of_memory
 
-MOST_INSIDE_BYTES = 1536 << 20
-"""Weights of an ONNX file above which they lie in a file of their own: protobuf takes 2 GB."""
+MOST_INSIDE_BYTES = 1536 << 20  # of weights inside an ONNX file: protobuf takes 2 GB
 
 _OVERLOAD = re.compile(r"OpOverload\(op='([\w.]+)', overload='(\w+)'\)")
 

@@ -7,11 +7,8 @@ from pathlib import Path
 
 CPU_INFORMATION = Path("/proc/cpuinfo")
 
-_BF16 = frozenset({"avx512_bf16", "amx_bf16"})
-"""Sets of instructions, as the system names them; one of them is enough."""
-
-_SUMS_OF_8_BITS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
-"""The same, for sums of 8-bit products in 32 bits."""
+_BF16 = frozenset({"avx512_bf16", "amx_bf16"})  # as the system names them; one is enough
+_SUMS_OF_8_BITS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})  # in 32 bits
 
 
 def has_bf16_instructions() -> bool:

@@ -69,8 +69,7 @@ def _pause_openmp() -> Callable[[int], int] | None:
     return getattr(ctypes.CDLL(torch._C.__file__), "omp_pause_resource_all", None)
 
 
-SMALL_BYTES = 8 << 20
-"""Most bytes that one thread moves in a time that is short beside the rest of a request."""
+SMALL_BYTES = 8 << 20  # that one thread moves in little time beside the rest of a request
 
 
 @contextmanager

@@ -22,8 +22,7 @@ from braid.core.descriptors import Descriptor
 
 T = TypeVar("T")
 
-Start = Callable[[Callable[[], None]], object]
-"""Function that begins work in another thread and returns at once."""
+Start = Callable[[Callable[[], None]], object]  # begins work in another thread, and returns
 
 RESOLUTION_NS = max(1, ceil(get_clock_info("perf_counter").resolution * 1e9))
 """Resolution of the clock, in nanoseconds, at least 1."""

@@ -29,8 +29,7 @@ from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.contenders import PAUSE_S, QUICK_US, TimedContender, sample_of
 from braid.engine.timing.runs import Tensors
 
-LEAST_ROUNDS = 2
-"""Rounds after which a contender may leave: in one alone the machine may have been slow."""
+LEAST_ROUNDS = 2  # before a contender may leave: in one the machine may have been slow
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread
 
 Tensors = Mapping[str, Tensor]
 
-HAND_OVER_S = 0.0005
-"""Seconds in which the thread that handed work to another falls asleep, and lanes stop to spin."""
+HAND_OVER_S = 0.0005  # until the thread that handed work over sleeps, and lanes stop to spin
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ import torch
 from braid.core.measurement import StageLatency, is_latency
 from braid.engine.runtime.yielding import RESOLUTION_NS, NetTime
 
-REFERENCE_DRIFT = 0.10
-"""Largest difference of a sample's reference from the median reference, as a fraction."""
+REFERENCE_DRIFT = 0.10  # largest difference from the median reference, as a fraction
 
 
 @dataclass(frozen=True, slots=True)

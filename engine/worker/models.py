@@ -59,8 +59,7 @@ _SessionKey = tuple[str, str, range | None, int, str]
 """Runtime, digest, threads of a place (None: all), threads that call it at once, precision."""
 
 
-UNIT_BYTES = 16 << 10
-"""Memory of an executable beside its tensors, for each unit, about: kernels' code, Python."""
+UNIT_BYTES = 16 << 10  # of an executable beside tensors, by unit: kernels' code, Python
 
 PROGRAMS_A_STEP = 32  # programs whose tensors are counted before requests go first again
 

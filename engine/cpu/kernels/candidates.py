@@ -39,8 +39,7 @@ from braid.engine.program.kernel_choice import (
 from braid.engine.program.program import Binding, Program, bind
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
-_ON_BYTES = frozenset({"aten.cat", "braid.max_pool"})
-"""Kinds that oneDNN also has on 8-bit integers: they only move them."""
+_ON_BYTES = frozenset({"aten.cat", "braid.max_pool"})  # oneDNN moves 8-bit integers, too
 
 _TORCH_NAMES = {
     "logistic": ("sigmoid", 0),

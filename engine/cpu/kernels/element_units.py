@@ -44,8 +44,7 @@ _TYPES = {
 _OTHER = 6  # of elements that are only moved
 
 _WIDTHS = (1, 2, 4, 8)
-_MOST_KEPT = 64
-"""Of the largest elements: finding them takes a step for each one kept; torch sorts for more."""
+_MOST_KEPT = 64  # largest elements: each takes a step to find; torch sorts for more
 
 _TRUTH, _WHOLE = frozenset({torch.bool}), frozenset({torch.int32, torch.int64})
 _ORDERED, _COMPARED = _WHOLE | {torch.float32}, frozenset(_TYPES)

@@ -41,8 +41,7 @@ from braid.engine.program.kernel import Kernel
 
 VARIANT = "native"
 
-_KEYS, _VALUES = 2, 3
-"""Arguments of attention beside SRC, its queries; masks follow MANY. Angles of rotations."""
+_KEYS, _VALUES = 2, 3  # beside SRC, the queries; masks follow MANY; or angles of rotations
 
 _LEAST_ROWS = 12  # queries in registers with the widest vectors, as in vectors.c
 _UNEVEN = 1.1  # most work of the busiest thread, of its share, before heads are divided

@@ -54,8 +54,7 @@ _VIEWS = frozenset(
 )
 """Views, and pooling of images, where torch's kernels are at par."""
 
-_UNFIT = frozenset({"braid.onnxruntime", "braid.recurrent"})
-"""Kinds that Inductor cannot see into, or only calls."""
+_UNFIT = frozenset({"braid.onnxruntime", "braid.recurrent"})  # Inductor only calls them
 
 
 _FUSED_BEFORE_RELU = frozenset({"aten.convolution", "braid.convolution_add", "aten.linear"})

@@ -24,8 +24,7 @@ from braid.engine.ops.kinds import OPS
 Label = int | str | None
 Labels = Sequence[Label]
 Labelled = tuple[Sequence[Labels], Sequence[Labels]]
-Labelling = Callable[[Site], Labelled]
-"""Labels of the operands, one list for each or fewer, and labels of the results."""
+Labelling = Callable[[Site], Labelled]  # labels of operands, the last may lack, and of results
 Rule = Callable[[Site], Sequence[Fact]]
 
 ROWS = "rows"

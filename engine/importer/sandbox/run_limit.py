@@ -11,8 +11,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-BYTES_A_SECOND = 4 << 20
-"""A file this much larger may run a second longer: honest work grows with the weights."""
+BYTES_A_SECOND = 4 << 20  # so much more of a file adds a second: honest work grows with weights
 
 _seconds: list[float] = []  # of this process; empty: its runs are not bounded
 

@@ -16,8 +16,7 @@ import platform
 import struct
 import termios
 
-ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""As a filter sees them."""
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # as a filter sees them
 
 _ALLOWED = """
     # descriptors, and files that Landlock allows

@@ -26,8 +26,7 @@ if TYPE_CHECKING:  # torch is loaded only after the file has proved to be a mode
     from braid.engine.importer.host.samples import Arrays
     from braid.engine.importer.verification.reference import ReferenceModel
 
-MAX_METADATA_BYTES = 1 << 18
-"""Longest properties of a file that are kept; names of a thousand classes take 30,000."""
+MAX_METADATA_BYTES = 1 << 18  # kept of a file; names of a thousand classes take 30,000
 
 NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 

@@ -45,8 +45,7 @@ _DTYPES = {
     "bfloat16": "BF16",
     "string": BYTES,
 }
-_UNNAMED = ("unk__", "?")
-"""Beginnings of names that converters give extents of which they know nothing."""
+_UNNAMED = ("unk__", "?")  # begin converters' names of extents of which they know nothing
 _REFUSAL = re.compile(r"while running (\w+) node")
 _LOOPS = frozenset({"Loop", "Scan", "SequenceMap"})
 

@@ -51,8 +51,7 @@ class TooMuchMemory(InvalidRequest):
     """Refusal of a model whose intermediate tensors do not fit into an import's memory."""
 
 
-Below = Mapping[str, int]
-"""Name of an input -> what its integers are below; of other inputs ``_NARROW``."""
+Below = Mapping[str, int]  # input -> what its integers are below; of others ``_NARROW``
 
 
 @dataclass(frozen=True, slots=True)

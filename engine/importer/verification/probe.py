@@ -31,8 +31,7 @@ _MOST_TRIALS = 100
 
 Extents = Mapping[str, int]
 
-OutputDims = dict[str, list[Dim | None]]
-"""Shapes of outputs; None: an extent that differs between runs, or that the file does not state."""
+OutputDims = dict[str, list[Dim | None]]  # None: it differs between runs, or is not stated
 
 
 @dataclass(frozen=True, slots=True)

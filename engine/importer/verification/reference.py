@@ -32,8 +32,7 @@ from braid.engine.runtime.instructions import has_integer_instructions
 
 THREADS = 1
 
-Words = Mapping[str, Sequence[str]]
-"""Strings that a model itself compares its inputs with, by input."""
+Words = Mapping[str, Sequence[str]]  # strings that a model compares its inputs with, by input
 
 NO_WORDS: Words = MappingProxyType({})
 

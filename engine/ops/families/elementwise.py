@@ -128,8 +128,7 @@ def _divide(a: Tensor, b: Tensor) -> Tensor:
     return torch.div(a, b, rounding_mode="trunc")
 
 
-_TRAPPING = frozenset({torch.int32, torch.int64})
-"""Types whose least number the processor does not divide by -1."""
+_TRAPPING = frozenset({torch.int32, torch.int64})  # processors trap at their least number by -1
 
 _truncated = with_unsigned("div", _divide)
 

@@ -80,8 +80,7 @@ def convolution(
     )
 
 
-MOST_PADDED = 1 << 14
-"""Positions of padding, over all axes, that are made in memory; beyond, only what is reached."""
+MOST_PADDED = 1 << 14  # positions of padding made in memory; beyond, only what is reached
 
 
 def is_far(pads: Sequence[tuple[int, int]]) -> bool:

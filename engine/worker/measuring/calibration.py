@@ -36,19 +36,13 @@ from braid.engine.worker.models import ModelTable
 
 MAX_CALIBRATED = 64  # samples that ranges are taken from ...
 
-MAX_CHECKED = 16
-"""... and samples that errors are measured on while units are chosen; in the end all of those."""
+MAX_CHECKED = 16  # ... and that errors are measured on while units are chosen
 
 MAX_CORRECTED = 16  # samples that means of rounding errors are taken over
 
-MARGIN = 0.9
-"""Part of the tolerance that errors on samples held out may reach: those on all are larger."""
-
-HOPELESS = 200.0
-"""An error this many times as large as allowed is not brought down by units that stay wide."""
-
-BUDGET_S = 90.0
-"""CPU seconds a thread after which no further unit stays wide. A step that began is finished."""
+MARGIN = 0.9  # of the tolerance, for errors on held out samples: those on all are larger
+HOPELESS = 200.0  # times too large an error is not brought down by units that stay wide
+BUDGET_S = 90.0  # CPU seconds a thread, after which no further unit stays wide
 
 Steps = Generator[float | None, None, Quantisation]
 

@@ -17,8 +17,7 @@ from braid.engine.passes.quantised.calibrated import grid_of
 
 Range = tuple[float, float]
 
-KEPT = 1 << 15
-"""Elements of a value that are kept over all samples; least and largest are of all elements."""
+KEPT = 1 << 15  # elements kept of a value; least and largest are of all elements
 
 PERCENTILE = 99.99
 

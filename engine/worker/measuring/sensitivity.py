@@ -27,8 +27,7 @@ from braid.engine.timing.comparison import errors
 from braid.engine.worker.measuring.budget import Budget
 from braid.engine.worker.measuring.exact_runs import called, exact_run
 
-VALUES_BYTES = 1 << 30
-"""Most bytes of a graph's values that are kept at once; of larger ones the own error decides."""
+VALUES_BYTES = 1 << 30  # of values kept at once; of larger graphs the own error decides
 
 SECONDS = 30.0  # CPU seconds a thread; a unit that was begun is finished
 

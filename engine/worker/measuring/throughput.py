@@ -33,14 +33,12 @@ from braid.engine.worker.models import (
 FIRST_TURNS = 3
 NEAR = 1.05  # slower ways, by this factor, do not go on
 
-TURNS, MOST_TURNS = 5, 9
-"""Turns, and at most how many where some of them, but not most, speak against the best way."""
+TURNS, MOST_TURNS = 5, 9  # most where some turns, but not most, speak against the best way
 
 TURN_S = 0.04  # seconds of one turn, about: a few runs that follow on each other, as under load
 BUDGET_S = 2.0  # seconds after which no further turn begins, once there are enough for an interval
 
-MOST_PLACES = 16
-"""Places, at most: each has programs of its own, which take time to bind, and memory to run."""
+MOST_PLACES = 16  # each has programs of its own, which take time to bind, and memory
 
 LEAST_TURNS = 5
 MOST_RUNS = 20
