@@ -195,7 +195,7 @@ class Backend(StageTimer, Protocol):
     def engine(self, runtime: str) -> Engine: ...
 
     def engine_place(self, callers: int = 1, threads: int = 0) -> EnginePlace:
-        """``callers`` threads run it at once; the place begins with the device's first thread."""
+        """The device, or ``threads`` from the first one on; ``callers`` threads run it at once."""
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
         """Use of the device by a unit, estimated from its shapes."""
