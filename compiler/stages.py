@@ -1,8 +1,5 @@
 """Latencies of a program's stages: from the cache, else measured on the device.
 
-planner ──StageQuery──> StageMeasurer ──known?──> cache
-                             └──no──> device.ask(MeasureStage) ──> cache
-
 A bench that searches by itself answers from ``StageLatencies`` alone (process.py).
 """
 
@@ -131,7 +128,6 @@ class StageMeasurer:
         return latencies_us
 
     async def _measure(self, query: StageQuery, name: str) -> float:
-        """Measure, and keep the latency."""
         began = monotonic()
         request = stage_request(self._program, query)
         timing = await self._retry(lambda: measure(self._device, request))

@@ -66,7 +66,6 @@ class Work:
 
     @property
     def samples(self) -> GivenSamples:
-        """Inputs that errors are measured on."""
         return self.options.samples
 
     @property

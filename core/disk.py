@@ -46,12 +46,9 @@ def sync(path: Path) -> None:
 
 
 def disk_failure(error: BaseException, where: Path, *, by_text: bool = False) -> DiskFailure | None:
-    """Return the failure of the disk that holds ``where`` if ``error`` came of one, else None.
+    """Return the failure of the disk of ``where`` if ``error`` or one of its causes came of it.
 
-    Args:
-        error: with its causes.
-        where: a folder there.
-        by_text: look for the system's words in the messages, too.
+    ``by_text``: look for the system's words in the messages, too.
     """
     for cause in _chain(error):
         trouble = _trouble(cause) or (_trouble_in_text(str(cause)) if by_text else None)

@@ -63,22 +63,12 @@ def from_json(kind: Any, document: Any) -> Any: ...
 
 
 def from_json(kind: Any, document: Any) -> Any:
-    """Read a value of ``kind``, a dataclass or a union of dataclasses.
-
-    Raises:
-        MalformedJson: a field is unknown, missing or of another type.
-        BraidError: the class refuses the values.
-    """
+    """Read a dataclass or a union of them. Raises MalformedJson, or a BraidError of the class."""
     return _reader(kind)(document)
 
 
 def from_stored_json(kind: type[T], document: Any) -> T:
-    """Read a value of ``kind`` from a stored document; unknown fields are ignored.
-
-    Raises:
-        MalformedJson: a field is missing or of another type.
-        BraidError: the class refuses the values.
-    """
+    """As ``from_json``, of a stored document: unknown fields are ignored."""
     any_kind: Any = kind
     value: T = _reader(any_kind, is_stored=True)(document)
     return value

@@ -56,11 +56,9 @@ class Turns:
         self._turn = asyncio.Lock()
 
     async def finish(self, work: Work[T], among: asyncio.Semaphore | None = None) -> T:
-        """Return the result of work.
+        """Return the result of work, of which the first piece is done at once.
 
-        Args:
-            work: its first piece is done at once.
-            among: entered for the further pieces, by work that takes much memory.
+        ``among``: entered for the further pieces, by work that takes much memory.
         """
         try:
             next(work)

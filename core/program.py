@@ -55,7 +55,6 @@ class ProgramKey:
 
     @property
     def specs(self) -> dict[str, TensorType]:
-        """Static input specs by name, in the model's order."""
         return dict(self.inputs)
 
 

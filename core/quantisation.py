@@ -55,11 +55,7 @@ class Quantisation:
 
     @staticmethod
     def parsed(text: str) -> Quantisation:
-        """Read ``text``.
-
-        Raises:
-            InvalidArtefact: it is none.
-        """
+        """Read ``text``. Raises InvalidArtefact: it is none."""
         try:
             ranges, wide, *more = json.loads(text)
             limits = {name: (float(least), float(most)) for name, (least, most) in ranges.items()}

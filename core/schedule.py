@@ -1,7 +1,5 @@
 """Schedules: plans with their measurements, as documents to store, show and exchange.
 
-    Schedule = stages + where it came from        StreamPlan (core/plan.py) = how it is launched
-
 A schedule is JSON, versioned and checksummed. Its provenance says what was predicted, what was
 measured, against which sequential baseline, and with which software.
 """
@@ -438,7 +436,6 @@ class Schedule:
 
     @property
     def table(self) -> ContestTable:
-        """Its candidates as they are stored."""
         rows = [
             ContestRow(one.name, latency_us=one.latency_us, plan_id=self.led_by(one.name).plan_id)
             for one in self.candidates
@@ -452,11 +449,7 @@ class Schedule:
         is_decided: bool = False,
         latencies_us: Mapping[str, float | None] = NO_LATENCIES,
     ) -> Schedule:
-        """The same schedule with another of its candidates in force, and latencies of some.
-
-        Raises:
-            ScheduleNotFound: it has no such candidate.
-        """
+        """As it is with ``name`` in force and these latencies; raises ScheduleNotFound."""
         candidates = {
             one.name: replace(one, latency_us=latencies_us.get(one.name) or one.latency_us)
             for one in self.candidates
@@ -533,11 +526,7 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def schedule_from_json(document: Any) -> Schedule:
-    """Read a schedule.
-
-    Raises:
-        InvalidArtefact: another format version, a wrong checksum, a missing field.
-    """
+    """Read a schedule; raises InvalidArtefact, also for another version or a wrong checksum."""
     if not isinstance(document, dict):
         raise InvalidArtefact("a schedule is a JSON object")
     body = {name: value for name, value in document.items() if name != "sha256"}

@@ -36,12 +36,7 @@ MAX_FILE_BYTES = 1 << 30
 
 
 def save(name: str, compiled: Compiled, folder: Path) -> None:
-    """Write a network; ``folder`` must not exist, and appears whole or not at all.
-
-    Raises:
-        FileExistsError: the folder exists.
-        OSError: it cannot be written.
-    """
+    """Write a network to ``folder``, which must not exist and appears whole or not at all."""
     if folder.exists():
         raise FileExistsError(f"{folder} exists already")
     folder.parent.mkdir(parents=True, exist_ok=True)

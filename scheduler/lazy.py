@@ -129,7 +129,6 @@ class LazySearch:
             self._keep(chosen)
 
     def _keep(self, chosen: list[tuple[int, Variant]]) -> None:
-        """Make a measured path the best schedule, if it is."""
         stages = [
             self._space.stage(variant, self._table.measure(E, variant))
             for E, variant in reversed(chosen)

@@ -50,11 +50,7 @@ class UnitGraph:
 
     @staticmethod
     def from_graph(graph: OpGraph) -> UnitGraph:
-        """The units of a graph; weights count by shape, not by content.
-
-        Raises:
-            InvalidArtefact: the spec of a value is missing; specialise the graph first.
-        """
+        """The units of a graph; InvalidArtefact: a spec is missing, specialise the graph first."""
         producer = {
             out: (i, k) for i, op in enumerate(graph.operators) for k, out in enumerate(op.outputs)
         }
@@ -98,7 +94,6 @@ class UnitGraph:
 
 
 def as_units(graph: OpGraph | UnitGraph) -> UnitGraph:
-    """The unit graph of either kind of graph."""
     return graph if isinstance(graph, UnitGraph) else UnitGraph.from_graph(graph)
 
 

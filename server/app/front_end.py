@@ -126,8 +126,7 @@ class FrontEnd:
     async def start(self) -> None:
         """Start all parts; returns when requests are taken.
 
-        Raises:
-            StartupError: a port is taken, or no device can be used.
+        Raises StartupError: a port is taken, or no device can be used.
         """
         logging.getLogger(LOGGER).addFilter(self._worker_logs)
         await asyncio.to_thread(self._cores.look)
@@ -343,10 +342,8 @@ def open_store(
 ) -> tuple[Store, Fleet | None]:
     """Open the store of a server; with the fleet, if other servers may share it.
 
-    ``serving_digests`` are those of models that answer.
-
-    Raises:
-        StartupError: the store cannot be used, or the files that servers share.
+    ``serving_digests`` are those of models that answer. Raises StartupError: the store cannot be
+    used, or the files that servers share.
     """
     where = settings.store, store_limits(settings), store_database(settings), settings.node_name
     if not settings.is_fleet:

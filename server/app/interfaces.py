@@ -86,11 +86,8 @@ class Interfaces:
     def __init__(self, parts: Answering, make_ports: MakePorts) -> None:
         """Listen on nothing yet.
 
-        Args:
-            make_ports: makes where the gRPC services are called.
-
-        Raises:
-            StartupError: tokens or certificates cannot be used, or other machines need none.
+        ``make_ports``: makes where the gRPC services are called. Raises StartupError: tokens or
+        certificates cannot be used, or other machines need none.
         """
         self._parts = parts
         self.grpc_port = self.http_port = 0
@@ -123,8 +120,7 @@ class Interfaces:
     async def listen(self) -> None:
         """Take connections; calls wait until ``answer``, but for those that ask for health.
 
-        Raises:
-            StartupError: a port is taken.
+        Raises StartupError: a port is taken.
         """
         settings = self._parts.settings
         self._started.clear()

@@ -90,8 +90,7 @@ def connect(args: argparse.Namespace, *, patient: bool = False) -> Client:
 def _first_token(file: Path) -> str:
     """Return the first token of a file; lines may be comments, as in the server's own files.
 
-    Raises:
-        InvalidArgument: it holds hashes of tokens only.
+    Raises InvalidArgument: it holds hashes of tokens only.
     """
     lines = [line.split("#", 1)[0].strip() for line in file.read_text().splitlines()]
     given = [line for line in lines if line]

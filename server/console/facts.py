@@ -115,8 +115,7 @@ class Facts:
     async def schedule(self, at: ScheduleAddress) -> tuple[ModelVersion, Placed]:
         """Return the model and the schedule at an address.
 
-        Raises:
-            NotFound: there is no such model or schedule.
+        Raises NotFound: there is no such model or schedule.
         """
         model = await self.queries.find(at.model, at.version)
         return model, await self.queries.schedule(model, at.batch_size, at.device, at.shapes)

@@ -77,8 +77,7 @@ def blocks_of(schedule: Schedule, graph: OpGraph) -> list[tuple[int, ...]]:
 def block_units(schedule: Schedule, graph: OpGraph, block: int) -> tuple[int, ...]:
     """Return the units of one block; single units between blocks with a choice do not count.
 
-    Raises:
-        InvalidRequest: there is no such block.
+    Raises InvalidRequest: there is no such block.
     """
     blocks = blocks_of(schedule, graph)
     if not 1 <= abs(block) <= len(blocks):

@@ -309,8 +309,7 @@ class Device:
     async def find_state(self) -> DeviceState:
         """Distances between the cores that it measures on, now.
 
-        Raises:
-            WorkerRestarting: there is no worker to measure in, or it died.
+        Raises WorkerRestarting: there is no worker to measure in, or it died.
         """
         return (await self.bench.describe()).state
 

@@ -65,11 +65,7 @@ class Devices:
         return next((device for device in self.all if name in ("", device.name)), None)
 
     async def start(self) -> None:
-        """Start all workers, at the same time.
-
-        Raises:
-            StartupError: none of them can be used.
-        """
+        """Start all workers, at the same time. Raises StartupError: none of them can be used."""
         outcomes = await asyncio.gather(*map(_start, self.all))
         refused = {
             device.name: problem

@@ -74,8 +74,7 @@ class FrameBudget:
     def spend(self, frames: int = 1) -> None:
         """Count frames that carry nothing, or work that costs as much.
 
-        Raises:
-            ConnectionFault: there were too many.
+        Raises ConnectionFault: there were too many.
         """
         self._left -= frames
         if self._left < 0:

@@ -40,8 +40,7 @@ class FlowControl:
     def received(self, stream: HttpStream | None, length: int) -> None:
         """Count received bytes of a frame of DATA; ``stream`` is None for no call.
 
-        Raises:
-            ConnectionFault: there are more than a window has room for.
+        Raises ConnectionFault: there are more than a window has room for.
         """
         self._window -= length
         if stream is not None:
@@ -77,8 +76,7 @@ class FlowControl:
     async def next(self, stream: HttpStream) -> Message | None:
         """Return the next message of a call, once its handler may hold it; None: the last was.
 
-        Raises:
-            TooLarge, BadMessage, NoRoom: there is a message that cannot be had.
+        Raises TooLarge, BadMessage, NoRoom: there is a message that cannot be had.
         """
         if stream.arrival is not None and stream.arrival.handled_bytes:
             self._arrivals.free(stream.arrival)

@@ -232,8 +232,7 @@ def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
 def decode_huffman(data: bytes) -> str:
     """Return the characters of a string in Huffman's code.
 
-    Raises:
-        HeaderError: it does not end in at most seven bits of padding, all of them set.
+    Raises HeaderError: it does not end in at most seven bits of padding, all of them set.
     """
     symbols = bytearray()
     node = 0

@@ -230,11 +230,7 @@ class Incoming:
         return measured.size_bytes
 
     async def take(self) -> Message:
-        """Return the message that was measured.
-
-        Raises:
-            NoRoom: the message was given up.
-        """
+        """Return the message that was measured. Raises NoRoom: the message was given up."""
         if not self.ready:
             assert self.failure is not None
             raise self.failure
@@ -322,8 +318,7 @@ def _memory(size_bytes: int) -> memoryview:
 def _small(data: Message, wbits: int, most_bytes: int) -> bytes | None:
     """Decompress a message; None: there are more than ``most_bytes`` of it.
 
-    Raises:
-        BadMessage: it cannot be decompressed.
+    Raises BadMessage: it cannot be decompressed.
     """
     stream = zlib.decompressobj(wbits)
     try:

@@ -85,10 +85,8 @@ class Receiver:
     def received(self, size_bytes: int) -> bool:
         """Read bytes that were received where ``place`` said; returns False if there was no time.
 
-        The rest is read by the next call, for 0 bytes more.
-
-        Raises:
-            ConnectionFault: the peer broke the protocol.
+        The rest is read by the next call, for 0 bytes more. Raises ConnectionFault: the peer broke
+        the protocol.
         """
         if self._is_in_place and self._data is not None:
             self._data.received(size_bytes)

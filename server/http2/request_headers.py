@@ -121,11 +121,8 @@ class HeaderBlocks:
     def go_on(self, flags: int, number: int, payload: bytes) -> Block | None:
         """Take a frame of CONTINUATION.
 
-        Returns:
-            The block; None: it goes on.
-
-        Raises:
-            ConnectionFault: the block is too long, or cannot be read.
+        Returns the block; None: it goes on. Raises ConnectionFault: the block is too long, or
+        cannot be read.
         """
         if number != self._number:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")

@@ -86,8 +86,7 @@ class Server(grpc.aio.Server):
     def add_insecure_port(self, address: str) -> int:
         """Bind an address, ``host:port`` or ``unix:/path``; returns the port, 1 for a path.
 
-        Raises:
-            RuntimeError: it cannot be bound.
+        Raises RuntimeError: it cannot be bound.
         """
         return self._add(address, None)
 
@@ -208,8 +207,7 @@ class Server(grpc.aio.Server):
 def sockets_of(host: str, port: int) -> list[socket.socket]:
     """Return sockets bound to one port at all addresses of a host that this machine has.
 
-    Raises:
-        OSError: one cannot be bound.
+    Raises OSError: one cannot be bound.
     """
     places = dict.fromkeys(
         (family, place)

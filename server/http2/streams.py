@@ -120,8 +120,7 @@ class ConnectionStreams:
     def for_more(self, number: int) -> HttpStream | None:
         """Return the stream that more has come for; None: it was ended here, and all is ignored.
 
-        Raises:
-            ConnectionFault: the peer has ended it, or never opened it.
+        Raises ConnectionFault: the peer has ended it, or never opened it.
         """
         stream = self._open.get(number)
         if stream is not None and not stream.incoming.has_ended:

@@ -111,8 +111,7 @@ class OtherShapes:
     async def open_beside(self, count: int) -> None:
         """Have the device open a session for ``count`` runs side by side, each on its part.
 
-        Raises:
-            BraidError: the device cannot.
+        Raises BraidError: the device cannot.
         """
         assert self._session is not None
         ready = await self._device.prepare(replace(self._session.to_run, side_by_side=count))
@@ -162,10 +161,8 @@ class OtherShapes:
     async def prepared_now(self, key: Key) -> Executable:
         """Return the executable of a class for which nothing is ready, prepared now.
 
-        Where that fails, the session, if there is one.
-
-        Raises:
-            InvalidRequest: the model cannot run at these shapes.
+        Where that fails, the session, if there is one. Raises InvalidRequest: the model cannot run
+        at these shapes.
         """
         use = self._uses.of(key)
         if use.session is None:
@@ -183,8 +180,7 @@ class OtherShapes:
     async def own(self, key: Key) -> Executable:
         """Return the own executable of a class, prepared now if there is none.
 
-        Raises:
-            InvalidRequest: the model cannot run at these shapes.
+        Raises InvalidRequest: the model cannot run at these shapes.
         """
         if (reason := self._impossible.get(key)) is not None:
             raise InvalidRequest(reason)

@@ -90,8 +90,7 @@ class ModelReplica:
     def __init__(self, model: ModelVersion, imported: ImportedModel, device: Device) -> None:
         """Count as a user of the loaded model; there are no executables yet.
 
-        Raises:
-            InvalidRequest: a shape or padding given at registration does not fit the model.
+        Raises InvalidRequest: a shape or padding given at registration does not fit the model.
         """
         graph, report = imported.graph, imported.report
         self.model = model
@@ -157,8 +156,7 @@ class ModelReplica:
     def _take_shapes(self) -> Sequence[ImportedModel]:
         """Take the shapes that the model is scheduled for, the main one first.
 
-        Raises:
-            InvalidRequest: there are no such shapes.
+        Raises InvalidRequest: there are no such shapes.
         """
         shapes, device_key = self._imported.at_shapes(), self.device.device_key
         self.scheduled = {one.shapes_text: self._class_of(one) for one in shapes}  # by the text
@@ -604,8 +602,7 @@ class ModelReplica:
     ) -> Executable:
         """Return the executable for batches of one size; made now if the shape class is new.
 
-        Raises:
-            InvalidRequest: the model cannot run at these shapes.
+        Raises InvalidRequest: the model cannot run at these shapes.
         """
         ready = self.ready(shape_class, batch_size, beside)
         return ready or await self.other_shapes.prepared_now((shape_class, batch_size))

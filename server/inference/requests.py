@@ -166,8 +166,7 @@ def with_strings(
 ) -> Work[CheckedRequest]:
     """Check the strings of a request, and return it with what they are.
 
-    Raises:
-        InvalidTensor: naming the first input that is wrong.
+    Raises InvalidTensor: naming the first input that is wrong.
     """
     inputs = dict(checked.inputs)
     for given in named_inputs(model, request.inputs):

@@ -83,8 +83,7 @@ class SharedRegion:
     def content(self, offset: int, size_bytes: int) -> SharedContent:
         """Return one part, to be read later.
 
-        Raises:
-            InvalidRequest: outside the region, or more than one request may bring.
+        Raises InvalidRequest: outside the region, or more than one request may bring.
         """
         self.check(offset, size_bytes)
         if size_bytes > self._max_read_bytes:
@@ -97,8 +96,7 @@ class SharedRegion:
     def read_into(self, memory: memoryview, offset: int) -> None:
         """Fill ``memory`` from ``offset`` of the region on.
 
-        Raises:
-            InvalidRequest: outside the region, or the object was shortened since.
+        Raises InvalidRequest: outside the region, or the object was shortened since.
         """
         self.check(offset, len(memory))
         with _as_invalid(self.name):
@@ -112,8 +110,7 @@ class SharedRegion:
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Write bytes into one part.
 
-        Raises:
-            InvalidRequest: outside the region, or its object takes no more.
+        Raises InvalidRequest: outside the region, or its object takes no more.
         """
         self.check(offset, len(data))
         with _as_invalid(self.name):
@@ -232,8 +229,7 @@ class SharedRegions:
     def listed(self, owner: Owner, name: str) -> list[SharedRegion]:
         """Return one region, or all of the owner's if ``name`` is empty.
 
-        Raises:
-            NotFound: no region of the owner's has this name.
+        Raises NotFound: no region of the owner's has this name.
         """
         self.require_offered()
         if name:
@@ -243,8 +239,7 @@ class SharedRegions:
     def find(self, owner: Owner, name: str) -> SharedRegion:
         """Return the region that the owner's requests call ``name``; a reference keeps it usable.
 
-        Raises:
-            NotOffered, NotFound: there is none.
+        Raises NotOffered, NotFound: there is none.
         """
         self.require_offered()
         region = self._regions.get((owner, name))

@@ -54,10 +54,8 @@ class SlotHeap:
     def field(self, place: Field, start: int) -> Field:
         """Return the field of an output whose shape follows the content, in the slot's terms.
 
-        ``start`` is the place's own offset in the shared memory.
-
-        Raises:
-            WorkerFault: the worker left a place that lies outside the heap.
+        ``start`` is the place's own offset in the shared memory. Raises WorkerFault: the worker
+        left a place that lies outside the heap.
         """
         record = np.frombuffer(self._memory[start : start + place.size_bytes], np.uint64).tolist()
         at, size_bytes, rank = record[:3]
@@ -91,8 +89,7 @@ class SlotHeap:
     def raw(self, places: Places) -> Work[bytes]:
         """Return the raw form of the elements at ``places``.
 
-        Raises:
-            WorkerFault: the worker left places that lie outside the heap.
+        Raises WorkerFault: the worker left places that lie outside the heap.
         """
         _, used = HEAP_HEAD.unpack_from(self._memory, self._head)
         parts = list[bytes | memoryview]()

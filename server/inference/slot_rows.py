@@ -65,10 +65,8 @@ def write_rows(
     """Copy every piece's rows into the slot; rows of padding are zeroed, of integers repeated.
 
     Shorter ones are padded along ``axes``. Returns True if all inputs are known to be finite, which
-    is looked at only if the executable needs that.
-
-    Raises:
-        WorkerFault: the rows that were copied are not those that will be handed out.
+    is looked at only if the executable needs that. Raises WorkerFault: the rows that were copied
+    are not those that will be handed out.
     """
     if ready.layout.has_heap:
         _write_mixed_rows(memory, offset, ready, pieces)

@@ -69,10 +69,8 @@ class PlanTarget(Protocol):
     async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Let batches formed from now on, on a device, run ``schedule.plan``.
 
-        They are formed by the latency that was measured of it.
-
-        Raises:
-            InvalidArtefact: the plan does not fit the model; the old plan stays.
+        They are formed by the latency that was measured of it. Raises InvalidArtefact: the plan
+        does not fit the model; the old plan stays.
         """
 
     async def use_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:

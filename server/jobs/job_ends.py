@@ -52,8 +52,7 @@ class JobEnds:
     async def store(self, live: LiveJob, job: JobRecord) -> None:
         """Store a job's last state, and let go of what only the job needed.
 
-        Raises:
-            TakenOver: the job is another server's.
+        Raises TakenOver: the job is another server's.
         """
         try:
             model = await self._stored(live, job)

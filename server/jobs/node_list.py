@@ -48,8 +48,7 @@ class NodeList:
     async def nodes(self) -> list[ShownNode]:
         """Return the servers by id.
 
-        Raises:
-            Unavailable: the database that they share does not answer.
+        Raises Unavailable: the database that they share does not answer.
         """
         if not self.is_shared:
             jobs = await self._store.call(self._store.unfinished_jobs)

@@ -81,11 +81,9 @@ async def register_model(
 ) -> RegistrationOutcome:
     """Take a model version from its upload to a schedule for every batch size and device.
 
-    A batch size that fails leaves the model serving sequentially and does not stop the others,
-    nor does a device that cannot serve the model. What ``check`` raises ends it before it serves.
-
-    Raises:
-        BraidError: the model does not serve; the message is for the user.
+    A batch size that fails leaves the model serving sequentially and does not stop the others, nor
+    does a device that cannot serve the model. What ``check`` raises ends it before it serves.
+    Raises BraidError: the model does not serve; the message is for the user.
     """
     async with AsyncExitStack() as kept:
         await kept.enter_async_context(services.keeping(model.sha256))
@@ -245,8 +243,7 @@ async def _read(model: ModelVersion, services: JobServices) -> ImportedModel:
 async def _samples(imported: ImportedModel, services: JobServices) -> GivenSamples:
     """Samples that a model was registered with, read and checked.
 
-    Raises:
-        InvalidRequest: they do not fit its inputs, or are gone.
+    Raises InvalidRequest: they do not fit its inputs, or are gone.
     """
     digest = imported.options.samples
     if not digest:
@@ -260,8 +257,7 @@ async def _serve_sequentially(
 ) -> dict[str, BraidError]:
     """Serve a model on every device; returns the errors of those that cannot, by device name.
 
-    Raises:
-        BraidError: none can.
+    Raises BraidError: none can.
     """
     store = services.store
 
@@ -299,8 +295,7 @@ async def _serve_on(
 ) -> dict[str, BraidError]:
     """Load a model on devices and let it answer there; returns errors by device name.
 
-    Raises:
-        BraidError: all of them refuse.
+    Raises BraidError: all of them refuse.
     """
     refusals: dict[str, BraidError] = {}
 

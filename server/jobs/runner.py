@@ -104,8 +104,7 @@ class JobRunner:
     async def started(self) -> None:
         """Wait until jobs can be made, watched and ended: the server restores its models first.
 
-        Raises:
-            Draining: the server is stopped before that.
+        Raises Draining: the server is stopped before that.
         """
         await self._started.wait()
         if not self._is_started:
@@ -285,10 +284,8 @@ class JobRunner:
     ) -> JobRecord | None:
         """Run a job that schedules a version for these lengths, in place of those chosen before.
 
-        None: a job is under way, or it does not serve.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
+        None: a job is under way, or it does not serve. Raises ModelNotFound, VersionNotFound: there
+        is none.
         """
         if not self.takes_jobs:
             return None
@@ -323,11 +320,7 @@ class JobRunner:
     # Looking.
 
     async def find(self, job_id: str) -> JobRecord:
-        """A job as it is now.
-
-        Raises:
-            JobNotFound: there is none.
-        """
+        """A job as it is now. Raises JobNotFound: there is none."""
         return await self._views.find(job_id)
 
     async def list(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:

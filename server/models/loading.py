@@ -118,8 +118,7 @@ class ModelLoader:
     async def unload(self, name: str) -> None:
         """Let no version of a model answer; requests that were accepted end first.
 
-        Raises:
-            ModelNotFound: nothing is registered under the name.
+        Raises ModelNotFound: nothing is registered under the name.
         """
         await self.ready_to_change(name)
         await though_callers_leave(self._unload(name))
@@ -188,8 +187,7 @@ class ModelLoader:
     async def _load_registered(self, name: str, options: ModelOptions | None) -> None:
         """Let every version answer that can; an error of one stops no other.
 
-        Raises:
-            BraidError: of the newest version that cannot.
+        Raises BraidError: of the newest version that cannot.
         """
         present = await self._store.call(self._store.versions, name)
         if options is not None:

@@ -48,8 +48,7 @@ class VersionPolicies:
     def config(self, name: str) -> ServingConfig:
         """Serving configuration of a model.
 
-        Raises:
-            ModelNotFound: nothing is registered under the name.
+        Raises ModelNotFound: nothing is registered under the name.
         """
         if not self._models.knows(name):
             raise ModelNotFound(name)
@@ -154,8 +153,7 @@ class VersionPolicies:
     async def _replace(self, name: str, doomed: int) -> None:
         """Load what the policy wants once a version is deleted.
 
-        Raises:
-            PreconditionFailed: a label would be left pointing at nothing.
+        Raises PreconditionFailed: a label would be left pointing at nothing.
         """
         config = self._models.config(name)
         for label, number in config.labels.items():

@@ -31,8 +31,7 @@ log = logging.getLogger("braid.serving")
 def check_models(wanted: Sequence[str], awaited: Sequence[str]) -> None:
     """Check names and files of each ``NAME=PATH``, and names, before anything is started.
 
-    Raises:
-        StartupError: naming the first that is none.
+    Raises StartupError: naming the first that is none.
     """
     list(_named_files(wanted))
     for name in set(awaited) - {"*"}:
@@ -64,8 +63,7 @@ async def preload(
 ) -> list[tuple[str, int]]:
     """Register each ``NAME=PATH``; returns names and versions when all serve, if sequentially.
 
-    Raises:
-        StartupError: naming the entry that is no model, or that could not be imported.
+    Raises StartupError: naming the entry that is no model, or that could not be imported.
     """
     jobs, serving, reading = [], [], OwnThreads("preload", 1)
     for name, file in await reading.run(list, _named_files(wanted)):
@@ -108,8 +106,7 @@ def _check_name(name: str, entry: str) -> None:
 def model_file(path: str) -> Path:
     """Return ``path`` if it is a file, else the only .onnx file in that folder.
 
-    Raises:
-        StartupError: there is no such file, or there are several.
+    Raises StartupError: there is no such file, or there are several.
     """
     place = Path(path)
     if place.is_file():

@@ -53,16 +53,14 @@ class ModelQueries:
     async def versions(self, name: str) -> list[ModelVersion]:
         """All versions of one model, oldest first.
 
-        Raises:
-            ModelNotFound: nothing is registered under the name.
+        Raises ModelNotFound: nothing is registered under the name.
         """
         return self._as_seen(await self._store.call(self._store.versions, name))
 
     async def find(self, name: str, version: str) -> ModelVersion:
         """Version of a number or a label; "" is the version that requests get.
 
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
+        Raises ModelNotFound, VersionNotFound: there is none.
         """
         number = await self._number(name, version)
         row = await self._store.call(self._store.find_model, name, number)
@@ -137,8 +135,7 @@ class ModelQueries:
     ) -> Placed:
         """Schedule of one batch size; "" is the first device and the main shape.
 
-        Raises:
-            ScheduleNotFound: there is no such device or shape, or no schedule yet.
+        Raises ScheduleNotFound: there is no such device or shape, or no schedule yet.
         """
         on = self._named(device)
         schedules = await self._schedules_on(on, model)

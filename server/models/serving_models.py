@@ -129,8 +129,7 @@ class ServingModels(KnownModels):
     def for_request(self, name: str, version: str) -> ResolvedModel:
         """Model, or the refusal, that a request for ``name`` gets.
 
-        Args:
-            version: a number, a label, or "": the stable version, or else the newest that answers.
+        ``version``: a number, a label, or "": the stable version, or else the newest that answers.
         """
         try:
             number = self.number(name, version)
@@ -149,8 +148,7 @@ class ServingModels(KnownModels):
     async def present(self, resolved: ResolvedModel, deadline: float | None) -> Replicas:
         """Replicas of what a request named, loaded first if they are not in memory.
 
-        Raises:
-            BraidError: it does not answer, or not before ``deadline`` on the monotonic clock.
+        Raises BraidError: it does not answer, or not before ``deadline`` on the monotonic clock.
         """
         while (model := resolved.coming) is not None and self._bring is not None:
             await self._bring(model, deadline)
@@ -311,8 +309,7 @@ class ServingModels(KnownModels):
     def _lacks(self, model: ModelVersion, device: str) -> bool:
         """True if a version does not answer on a device.
 
-        Raises:
-            PreconditionFailed: it was deleted or replaced.
+        Raises PreconditionFailed: it was deleted or replaced.
         """
         entry = self._entry(model.name)
         if not entry.expects(model):

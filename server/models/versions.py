@@ -154,8 +154,7 @@ class KnownModels:
     def number(self, name: str, version: str) -> int:
         """Version that ``version`` means: a number, a label, or "" (see ``for_request``).
 
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
+        Raises ModelNotFound, VersionNotFound: there is none.
         """
         entry = self._names.get(name)
         if entry is None:

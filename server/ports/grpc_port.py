@@ -165,8 +165,7 @@ class GrpcPorts:
     async def start(self) -> int:
         """Listen; returns the port of the main server.
 
-        Raises:
-            StartupError: an address cannot be used.
+        Raises StartupError: an address cannot be used.
         """
         certificates = self.checks.certificates
         address = f"{self._settings.host}:{self._settings.grpc_port}"

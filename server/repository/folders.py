@@ -78,8 +78,7 @@ class RepositoryContents:
 def look_at(root: Path) -> RepositoryContents:
     """Look at a repository; blocks while the disk is read.
 
-    Raises:
-        OSError: the repository itself cannot be read.
+    Raises OSError: the repository itself cannot be read.
     """
     models, lines = {}, {}
     for entry in _entries(root):

@@ -190,8 +190,7 @@ class ModelSync:
 def read_configuration(folder: ModelFolder, devices: Collection[str]) -> Configuration:
     """Read a model's config.pbtxt, if there is one, and its labels; blocks while the disk is read.
 
-    Raises:
-        InvalidRequest: it cannot be read, or asks for what is not offered.
+    Raises InvalidRequest: it cannot be read, or asks for what is not offered.
     """
     if not folder.config:
         return Configuration()

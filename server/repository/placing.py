@@ -113,8 +113,7 @@ class Placing:
     async def _check_present(self, model: ModelVersion, check: CheckImported) -> None:
         """Wait until a version serves that is on its way, and compare it with the configuration.
 
-        Raises:
-            BraidError: it does not serve, or is not what is declared.
+        Raises BraidError: it does not serve, or is not what is declared.
         """
         if model.state is ModelStatus.LOADING:
             for job in await self._runner.list(model.name):
@@ -132,8 +131,7 @@ class Placing:
     async def _until_serving(self, registration: Registration, digest: str) -> None:
         """Wait until these bytes serve; they may have been unloaded again by then.
 
-        Raises:
-            ModelImportError: they never served.
+        Raises ModelImportError: they never served.
         """
         async with aclosing(self._runner.watch(registration.job.id)) as changes:
             async for job in changes:
@@ -175,8 +173,7 @@ class Placing:
 def check_model(config: Configuration, imported: ImportedModel) -> None:
     """Compare an imported model with what its configuration declares.
 
-    Raises:
-        InvalidRequest: naming what is different.
+    Raises InvalidRequest: naming what is different.
     """
     graph, has_batch = imported.graph, bool(config.max_batch_size)
     takes_rows = imported.report.batch is not None or all(

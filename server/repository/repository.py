@@ -38,8 +38,7 @@ LOOK_S = 30.0
 def check_repository(root: Path | None) -> None:
     """Check the folder of the setting before anything is started; None: there is none.
 
-    Raises:
-        StartupError: it is no folder that can be read.
+    Raises StartupError: it is no folder that can be read.
     """
     if root is None:
         return
@@ -102,8 +101,7 @@ class ModelRepository:
     async def start(self, placed: set[tuple[str, int]]) -> None:
         """Let all models serve that lie there complete; returns when each does or cannot.
 
-        Args:
-            placed: versions that the repository put in place before the server's restart.
+        ``placed``: versions that the repository put in place before the server's restart.
         """
         self._states = {name: _FolderState() for name, _ in placed}
         look = await self._look(is_first=True)

@@ -96,8 +96,7 @@ class _Count:
     def add(self, data: bytes | memoryview, level: _Level) -> None:
         """Count the parts of a message.
 
-        Raises:
-            TooManyParts: there are more than MAX_PARTS, MAX_NUMBERS or MAX_TEXT_BYTES.
+        Raises TooManyParts: there are more than MAX_PARTS, MAX_NUMBERS or MAX_TEXT_BYTES.
         """
         left = [(memoryview(data), level)]
         while left:
@@ -159,8 +158,7 @@ class _Count:
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
     """Return the integer at a position, and the position behind it.
 
-    Raises:
-        IndexError: it is cut off or longer than any.
+    Raises IndexError: it is cut off or longer than any.
     """
     value = 0
     for shift in range(0, 7 * _LONGEST_VARINT, 7):

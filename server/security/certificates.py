@@ -49,8 +49,7 @@ class Certificates:
     def __init__(self, files: TlsFiles) -> None:
         """Read and check the files.
 
-        Raises:
-            StartupError: one cannot be read, or key and certificate do not belong together.
+        Raises StartupError: one cannot be read, or key and certificate do not belong together.
         """
         self._files = files
         try:

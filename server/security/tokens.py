@@ -113,11 +113,7 @@ class Tokens:
     """Roles of all tokens. Belongs to the event loop."""
 
     def __init__(self, sources: Sequence[TokenSource]) -> None:
-        """Read all tokens.
-
-        Raises:
-            StartupError: a file is not readable, or a token is too short.
-        """
+        """Read all tokens. Raises StartupError: a file is not readable, or a token is too short."""
         self._fixed = [
             (_digest(_checked(source.token, "the environment")), source.role)
             for source in sources

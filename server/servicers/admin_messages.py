@@ -161,11 +161,7 @@ def residency_from_wire(given: wire.Residency) -> Residency:
 
 
 def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
-    """Read how a model is to serve.
-
-    Raises:
-        InvalidRequest: something is out of range.
-    """
+    """Read how a model is to serve. Raises InvalidRequest: something is out of range."""
     given = message.batching
     batching = {name: getattr(given, name) for name in _BATCHING if given.HasField(name)}
     return ServingConfig(

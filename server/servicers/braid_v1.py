@@ -86,8 +86,7 @@ class BraidV1:
     def given(self, request: ReadRequest, _: Any, in_stream: bool) -> GivenRequest:
         """Return the request in the server's own terms.
 
-        Raises:
-            InvalidRequest: its timeout is negative.
+        Raises InvalidRequest: its timeout is negative.
         """
         message = request.message
         if message.timeout_us < 0:

@@ -68,8 +68,7 @@ class TensorProtocol(Protocol[Message]):
     def unpacking(self, message: Message, /) -> Work[Message] | None:
         """Return the work before ``given`` that may take long; None: there is none.
 
-        Raises:
-            BraidError: (in the work) the message contradicts itself.
+        Raises BraidError: (in the work) the message contradicts itself.
         """
 
     def model_of(self, message: Message, /) -> tuple[str, str]:
@@ -78,8 +77,7 @@ class TensorProtocol(Protocol[Message]):
     def given(self, message: Message, context: Context, in_stream: bool, /) -> GivenRequest:
         """Return the request in the server's own terms, with ``reply`` or ``reply_later``.
 
-        Raises:
-            BraidError: the message contradicts itself.
+        Raises BraidError: the message contradicts itself.
         """
 
     def failure(self, message: Message, code: int, reason: str, /) -> bytes:
@@ -163,8 +161,7 @@ class TensorService:
     def refuse_unread(self) -> None:
         """Refuse a request by any means but its message, as ``Methods`` does for gRPC.
 
-        Raises:
-            BraidError: what any request gets now.
+        Raises BraidError: what any request gets now.
         """
         if (target := self._models.refusal()) is not None:
             raise _refused(target)
@@ -198,11 +195,7 @@ class TensorService:
     async def _run(
         self, message: Any, context: Context, memory: Account, in_stream: bool
     ) -> Answer:
-        """Run one request, and record how it ended.
-
-        Raises:
-            BraidError: whatever ended it.
-        """
+        """Run one request, and record how it ended. Raises BraidError: whatever ended it."""
         began = perf_counter()
         resolved = self._models.for_request(*self._protocol.model_of(message))
         progress, status = _Progress(resolved, memory, context.time_remaining()), "OK"

@@ -44,8 +44,7 @@ async def arriving(
 ) -> AsyncIterator[wire.RegisterModelRequest]:
     """Yield the parts of an upload until one comes too late.
 
-    Raises:
-        DeadlineExceeded: they stopped, or come too slowly.
+    Raises DeadlineExceeded: they stopped, or come too slowly.
     """
     idle = IdleTime(idle_s)
     while True:
@@ -68,8 +67,7 @@ async def arriving(
 async def header_of(parts: AsyncIterator[wire.RegisterModelRequest]) -> wire.RegisterModelHeader:
     """Return the first message of an upload.
 
-    Raises:
-        InvalidUpload: it is no header, or there is none.
+    Raises InvalidUpload: it is no header, or there is none.
     """
     async for part in parts:
         if part.WhichOneof("part") == "header":

@@ -30,8 +30,7 @@ class DiskWatch:
     def writing(self) -> Iterator[None]:
         """Surround writes to the folder.
 
-        Raises:
-            DiskFailure: the disk is full, read-only or failing.
+        Raises DiskFailure: the disk is full, read-only or failing.
         """
         with self.reading():
             yield
@@ -43,8 +42,7 @@ class DiskWatch:
     def reading(self) -> Iterator[None]:
         """Surround reads of the folder, whose success says nothing about the next write.
 
-        Raises:
-            DiskFailure: the disk fails.
+        Raises DiskFailure: the disk fails.
         """
         try:
             yield

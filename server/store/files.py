@@ -51,8 +51,7 @@ class StoreFolder:
     def open(self) -> None:
         """Create the folders and take the locks.
 
-        Raises:
-            StartupError: another server has it, or it cannot be written.
+        Raises StartupError: another server has it, or it cannot be written.
         """
         results = self.root / SCHEDULES, self.root / MEASUREMENTS
         try:

@@ -41,8 +41,7 @@ class Quota:
     def begin(self, caller: str = "") -> None:
         """Count an upload that begins; caller "" is the server itself.
 
-        Raises:
-            ResourceExhausted: too many are under way.
+        Raises ResourceExhausted: too many are under way.
         """
         total, of_caller = self._uploads.total(), self._uploads[caller]
         if total >= self._limits.max_uploads:
@@ -71,8 +70,7 @@ class Quota:
     def take(self, size_bytes: int) -> None:
         """Count bytes that are about to be written.
 
-        Raises:
-            ResourceExhausted: the store would grow too large.
+        Raises ResourceExhausted: the store would grow too large.
         """
         limit = self._limits.max_bytes
         with self._lock:

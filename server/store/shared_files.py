@@ -30,8 +30,7 @@ class Files:
     async def start(self) -> None:
         """Check that the shared place can be used, and begin to look after it.
 
-        Raises:
-            StartupError: one line that says what to change.
+        Raises StartupError: one line that says what to change.
         """
 
     async def stop(self) -> None:
@@ -55,8 +54,7 @@ class Files:
     async def fetch_artefact(self, sha256: str) -> None:
         """Bring a sound artefact into the store's folder, unless it is there or nowhere.
 
-        Raises:
-            DamagedArtefact: what is shared is not what was put there.
+        Raises DamagedArtefact: what is shared is not what was put there.
         """
 
     def in_use(self, digest: str) -> AbstractContextManager[None]:
@@ -68,7 +66,6 @@ class Files:
     ) -> T:
         """Store rows that need files, which were kept; ``keep`` keeps them again if they are gone.
 
-        Raises:
-            Unavailable: they are gone each time.
+        Raises Unavailable: they are gone each time.
         """
         return await store_rows()

@@ -203,8 +203,7 @@ class Store(Registrations):
     def _recover(self, files: StoredFiles) -> None:
         """Finish deletions that a crash cut off; remove unused files.
 
-        Raises:
-            StartupError: the database knows none of the store's files, which it should.
+        Raises StartupError: the database knows none of the store's files, which it should.
         """
         recorded = self._transactions.read(digests.known)
         if why := files.why_strange(recorded):
@@ -249,10 +248,8 @@ class Store(Registrations):
     def serves(self, model: ModelVersion) -> None:
         """Store that a version serves; the artefact of bytes that it had before is removed.
 
-        With its first time, what the policy of the name does not want beside it is unloaded.
-
-        Raises:
-            FilesGone: what servers share of its artefact is gone; it has to be put again.
+        With its first time, what the policy of the name does not want beside it is unloaded. Raises
+        FilesGone: what servers share of its artefact is gone; it has to be put again.
         """
 
         def serve(connection: Connection) -> str | None:
@@ -278,10 +275,8 @@ class Store(Registrations):
     def delete_model(self, name: str, version: int) -> None:
         """Delete a model version, and its artefact if no other model needs it.
 
-        Schedules and measurements stay, for when the same bytes or stages come back.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
+        Schedules and measurements stay, for when the same bytes or stages come back. Raises
+        ModelNotFound, VersionNotFound: there is none.
         """
 
         def delete(connection: Connection) -> tuple[ModelVersion, list[ModelVersion]]:
@@ -317,10 +312,8 @@ class Store(Registrations):
     ) -> Registration | None:
         """Add a job that schedules a version for these lengths, in place of those chosen before.
 
-        None: a job is under way, or it does not serve; nothing has changed then.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
+        None: a job is under way, or it does not serve; nothing has changed then. Raises
+        ModelNotFound, VersionNotFound: there is none.
         """
 
         def choose(connection: Connection) -> Registration | None:
@@ -407,8 +400,7 @@ class Store(Registrations):
     def store_ends(self) -> None:
         """Store the ends of jobs that could not be stored so far.
 
-        Raises:
-            DiskFailure, StoreUnavailable: they still cannot be.
+        Raises DiskFailure, StoreUnavailable: they still cannot be.
         """
         self._transactions.write(lambda _: None)  # each write does
 

@@ -110,8 +110,7 @@ def run(args: argparse.Namespace) -> int:
 def _rival(file: Path, runtime: str, threads: int) -> Iterator[str]:
     """Serve a file in another runtime; yields its address.
 
-    Raises:
-        InvalidArgument: why it cannot.
+    Raises InvalidArgument: why it cannot.
     """
     if not file.is_file():
         raise InvalidArgument(f"{file} is not there; name the model's ONNX file with --file")

@@ -252,8 +252,7 @@ def _write(text: str, args: argparse.Namespace) -> None:
 def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) -> None:
     """Print a schedule's plan, measurements and candidates, then its stages.
 
-    Raises:
-        InvalidArtefact: the schedule or its graph does not verify.
+    Raises InvalidArtefact: the schedule or its graph does not verify.
     """
     schedule = schedule_from_json(dict(document))
     graph = graph_from_json(graph_document)

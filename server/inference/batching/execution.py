@@ -125,11 +125,9 @@ class DeviceExecution:
         """Run pieces of one lane as a batch of ``size`` rows, one of ``beside`` at once.
 
         The device is asked before this returns if nothing has to be waited for: then no task and no
-        turn of the event loop lies between a request and its run. What ended before is left out;
-        if that is all, nothing runs. Deadlines are by ``time.monotonic``.
-
-        Raises:
-            BraidError: (now, or by what is returned) the whole batch failed.
+        turn of the event loop lies between a request and its run. What ended before is left out; if
+        that is all, nothing runs. Deadlines are by ``time.monotonic``. Raises BraidError: (now, or
+        by what is returned) the whole batch failed.
         """
         shape_class = _joined(model, pieces)
         ready = model.ready(shape_class, size, beside)

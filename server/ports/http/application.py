@@ -109,9 +109,8 @@ class Application:
     def _admit(self, request: Request, connection: CallerConnection) -> None:
         """Refuse a request by its head.
 
-        Raises:
-            HTTPException: it names another server, has a body where none is read, or too many are
-                at work.
+        Raises HTTPException: it names another server, has a body where none is read, or too many
+        are at work.
         """
         if request.method in READING:
             refuse_longer(request, FORM_BYTES)

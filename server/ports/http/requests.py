@@ -30,8 +30,7 @@ async def read_body(
 ) -> bytes:
     """Return the body of a request; ``hold`` is told the size of what has come.
 
-    Raises:
-        HTTPException: it is larger than ``limit_bytes``, whether or not its headers say so.
+    Raises HTTPException: it is larger than ``limit_bytes``, whether or not its headers say so.
     """
     refuse_longer(request, limit_bytes)
     parts, size = [], 0
@@ -46,8 +45,7 @@ async def read_body(
 async def read_form(request: Request) -> bytes:
     """Return the body of a form, whose headers must give its length.
 
-    Raises:
-        HTTPException: they do not, or it is larger than FORM_BYTES.
+    Raises HTTPException: they do not, or it is larger than FORM_BYTES.
     """
     if "transfer-encoding" in request.headers:
         raise HTTPException(HTTPStatus.LENGTH_REQUIRED)
@@ -100,11 +98,7 @@ class BodyRoom:
 
     @contextmanager
     def reading(self, request: Request) -> Iterator[Body]:
-        """Have room for the body of a request.
-
-        Raises:
-            ResourceExhausted: it gave way to others.
-        """
+        """Have room for the body of a request. Raises ResourceExhausted: it gave way to others."""
         caller = owner_in(request.headers) or request.state.connection.place.network
         body = Body(self, caller)
         self._bodies.add(body)

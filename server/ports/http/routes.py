@@ -62,11 +62,7 @@ def metrics_route(
 
 
 def _check_scraper(request: Request, gates: Sequence[Gate]) -> None:
-    """Let a scraper in by its token.
-
-    Raises:
-        HTTPException: it has none, or a wrong one.
-    """
+    """Let a scraper in by its token. Raises HTTPException: it has none, or a wrong one."""
     details = DescribedCall(METRICS, tuple(request.headers.items()))
     for gate in gates:
         if (refusal := gate.refusal(details)) is not None:

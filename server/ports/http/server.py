@@ -71,8 +71,7 @@ class HttpServer:
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen; returns the port, which matters when 0 was asked for.
 
-        Raises:
-            OSError: the address is in use or not ours.
+        Raises OSError: the address is in use or not ours.
         """
         seconds = self._limits.request_seconds
         self._sockets = sockets_of(host, port)

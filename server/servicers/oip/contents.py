@@ -127,8 +127,7 @@ def classify(
 ) -> Work[OutputTensor]:
     """Return the ``count`` largest values of each row, largest first; ties by class id.
 
-    Raises:
-        InvalidRequest: the output has no classes, or too many are wanted.
+    Raises InvalidRequest: the output has no classes, or too many are wanted.
     """
     rows, *axes = tensor.shape if batched and tensor.shape else (1, *tensor.shape)
     classes = math.prod(axes)

@@ -81,8 +81,7 @@ def priority_and_timeout(parameters: Mapping[str, Any]) -> tuple[int, float | No
 def place_of(parameters: Mapping[str, Any]) -> RegionPart | None:
     """Return where a tensor lies in shared memory; None: in the message.
 
-    Raises:
-        InvalidRequest: a parameter is incomplete or out of range.
+    Raises InvalidRequest: a parameter is incomplete or out of range.
     """
     if parameters and any(name in parameters for name in _OF_PLACES):
         return _place(parameters)
@@ -92,8 +91,7 @@ def place_of(parameters: Mapping[str, Any]) -> RegionPart | None:
 def read_wishes(outputs: Sequence[Any], find_region: FindRegion) -> Wishes:
     """Read destination and classes of the requested outputs.
 
-    Raises:
-        BraidError: a parameter is wrong, or a region is not registered or too small.
+    Raises BraidError: a parameter is wrong, or a region is not registered or too small.
     """
     destinations, classes = {}, {}
     for output in outputs:
@@ -110,8 +108,7 @@ def read_wishes(outputs: Sequence[Any], find_region: FindRegion) -> Wishes:
 def _output_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[RegionPart | None, int]:
     """Return where an output is to be written, and how many classes are wanted (0: the tensor).
 
-    Raises:
-        InvalidRequest: a parameter is incomplete or out of range.
+    Raises InvalidRequest: a parameter is incomplete or out of range.
     """
     if not parameters:
         return None, 0

@@ -114,11 +114,8 @@ def load_request(
 ) -> LoadRequest:
     """Read the parameters of a load.
 
-    Args:
-        devices: names of this server's devices.
-
-    Raises:
-        InvalidRequest: one is unknown, of the wrong type, or asks for what is not done here.
+    ``devices``: names of this server's devices. Raises InvalidRequest: one is unknown, of the wrong
+    type, or asks for what is not done here.
     """
     files: dict[int, bytes] = {}
     config: Configuration | None = None

@@ -56,8 +56,7 @@ class LogLevels:
     def update(self, settings: Mapping[str, Any]) -> None:
         """Apply settings; one without a value goes back to what it was at the start.
 
-        Raises:
-            InvalidRequest: a setting is unknown, of the wrong type, or contradicts another.
+        Raises InvalidRequest: a setting is unknown, of the wrong type, or contradicts another.
         """
         flags = _log_flags(self._logger.level)
         for name in settings:

@@ -114,8 +114,7 @@ class OpenInference:
     def given(self, request: SplitMessage, context: Context, in_stream: bool) -> GivenRequest:
         """Return the request in the server's terms; inputs lie in the message or in shared memory.
 
-        Raises:
-            BraidError: contents do not fit the inputs, or a parameter is wrong.
+        Raises BraidError: contents do not fit the inputs, or a parameter is wrong.
         """
         return self.written_by(_write_final_reply if in_stream else write_reply, request, context)
 
@@ -169,8 +168,7 @@ class OpenInference:
 def _unpacked(request: SplitMessage) -> Work[SplitMessage]:
     """Return a request without raw contents, with its typed ones as raw ones.
 
-    Raises:
-        InvalidTensor: they are not what the datatypes say.
+    Raises InvalidTensor: they are not what the datatypes say.
     """
     raw = []
     for tensor in request.message.inputs:

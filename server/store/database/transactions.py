@@ -97,8 +97,7 @@ class Transactions:
     def read(self, query: Callable[[Connection], T], *, stored_only: bool = False) -> T:
         """Return what is stored, with the ends of jobs that could not be stored yet.
 
-        Raises:
-            DiskFailure, StoreUnavailable: see ``Database.read``.
+        Raises DiskFailure, StoreUnavailable: see ``Database.read``.
         """
         ends = () if stored_only else tuple(self._ends.values())
 

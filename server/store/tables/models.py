@@ -38,10 +38,8 @@ def add(
 ) -> ModelVersion:
     """Add a version: ``version``, or one above every version that the name ever had.
 
-    ``own_artefact`` is the key of one that an import with samples made before.
-
-    Raises:
-        PreconditionFailed: the name had ``version`` before, for something else.
+    ``own_artefact`` is the key of one that an import with samples made before. Raises
+    PreconditionFailed: the name had ``version`` before, for something else.
     """
     taken = set(connection.scalars(select(models.c.version).where(models.c.name == name)))
     if version in taken:
@@ -86,8 +84,7 @@ def count(connection: Connection) -> int:
 def get(connection: Connection, name: str, version: int) -> ModelVersion:
     """Return one version.
 
-    Raises:
-        ModelNotFound, VersionNotFound: there is none, or it was deleted.
+    Raises ModelNotFound, VersionNotFound: there is none, or it was deleted.
     """
     versions = {model.version: model for model in present(connection, name)}
     if not versions:
