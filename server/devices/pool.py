@@ -1,7 +1,5 @@
 """All devices of a server.
 
-    Devices ──> Device   (server/devices/device.py)   one worker process each
-
 A device that cannot be used at the start is left out with one line in the log, and the others
 serve; without any there is no server. A device whose worker dies later stays: the worker is
 replaced, and meanwhile requests go to the other devices (server/inference/routing.py).
@@ -38,7 +36,6 @@ class Devices:
         events: DeviceEvents,
         make_host: MakeMeasuringHost = measuring_host,
     ) -> None:
-        """Start nothing yet; ``make_host`` decides where registrations measure."""
         self.allowance = cpu_allowance()
         """CPUs of the server, before the front end left some of them to devices."""
         names = [parse_device(text) for text in settings.devices]

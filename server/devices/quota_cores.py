@@ -73,13 +73,9 @@ def _others(groups: Sequence[Sequence[int]]) -> Mapping[int, frozenset[int]]:
 def choose_cores(
     busy: Mapping[int, float], count: int, layout: CpuLayout, chance: random.Random
 ) -> tuple[int, ...]:
-    """Return ``count`` cores that others use least; of equally good ones any.
+    """Return ``count`` cores, at least one, that others use least; ``chance`` decides a draw.
 
-    Args:
-        busy: by core, the part of its time that others use; at least ``count`` cores.
-        count: how many; at least one.
-        layout: of these cores.
-        chance: decides between equals.
+    ``busy``: by core, the part of its time that others use.
     """
     rounded = {core: round(part, 1) for core, part in busy.items()}
     order = chance.sample(list(busy), len(busy))
@@ -128,12 +124,7 @@ class QuotaCores:
     """Keeps this process and its children on a few cores. Belongs to the event loop."""
 
     def __init__(self, cores: Sequence[int], count: int) -> None:
-        """Keep nothing yet.
-
-        Args:
-            cores: those that the process may use.
-            count: how many of them it keeps to; 0: it stays on all.
-        """
+        """``cores``: those that the process may use; it keeps to ``count`` of them, 0: to all."""
         self._all = tuple(cores)
         self._count = count
         self._layout = cpu_layout(cores) if count else CpuLayout({}, {})
@@ -144,7 +135,6 @@ class QuotaCores:
         """Those that it keeps to now."""
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
         if not self._count:
             return
         pause_s = FIRST_LOOK_S

@@ -1,8 +1,5 @@
 """Expected latencies of batches in shapes that no schedule was made for.
 
-    run ──elements, seconds──> ShapeTimes, of all shapes of a model ──> ShapeLatencies, of a lane
-                                                                   └──> Buckets: is padding cheaper?
-
 A session for any shape runs any number of rows, so its batches are as large as their requests. How
 long those of a shape take that has not run is told by others of about as many elements: three rows
 of length 20 are expected to take what one of length 60 does.

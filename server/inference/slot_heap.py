@@ -87,10 +87,7 @@ class SlotHeap:
         return np.stack((starts + np.uint32(used), ends - starts), axis=1)
 
     def raw(self, places: Places) -> Work[bytes]:
-        """Return the raw form of the elements at ``places``.
-
-        Raises WorkerFault: the worker left places that lie outside the heap.
-        """
+        """Raw form of the elements at ``places``. WorkerFault: they lie outside the heap."""
         _, used = HEAP_HEAD.unpack_from(self._memory, self._head)
         parts = list[bytes | memoryview]()
         for at in range(0, len(places), PIECE_STRINGS):

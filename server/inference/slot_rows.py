@@ -1,8 +1,4 @@
-"""Rows on their way through a batch: cut from requests, laid into a slot, cut out again.
-
-pieces ──write_rows──> slot ──device──> slot ──outcome_of──> each piece's rows ──join──> the
-   └──draft_of, while the device computes────────┘                              request's answer
-"""
+"""Rows on their way through a batch: cut from requests, laid into a slot, cut out again."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
 """What a registration job asks of the rest of the server, as small Protocols.
 
-    registration ──> ImportModel    braid.server.jobs.imports
-                 ──> ServingDevice  braid.server.devices.device: where models serve
-                 ──> PlanTarget     braid.server.models.serving_models: what answers requests
-                 ──> JobObserver, OnSchedule   braid.server.observability
-
 Any call may raise braid.core.errors. ``Unavailable`` means: again in a moment (a worker restarts).
 """
 

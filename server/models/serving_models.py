@@ -1,7 +1,5 @@
 """The models that clients know by name, and which of them answer.
 
-    registered (store) ──serve──> ModelReplica, sequential ──swap──> scheduled ──remove──> gone
-
 Owns every ModelReplica, and the queues of each device where its requests wait. What may be asked
 for by name is what the store has registered; a version answers from the moment it is imported, and
 the newest one that answers is the default.
@@ -60,7 +58,6 @@ class ResolvedModel:
     coming: ModelVersion | None = None  # that a request may wait for, in place of the refusal
 
     def require(self) -> Replicas:
-        """Model on its devices, or the error."""
         if self.served is None:
             assert self.refusal is not None
             raise self.refusal
@@ -79,16 +76,7 @@ class ServingModels(KnownModels):
         on_version: OnVersion = lambda name, version: None,
         bring: Bring | None = None,
     ) -> None:
-        """No version is known yet.
-
-        Args:
-            devices: where models serve.
-            metrics: of requests.
-            policy: of models without one of their own.
-            on_serving: told whether a model answers.
-            on_version: told a version that answers from now on.
-            bring: loads a version for a request; None: none is ever put away.
-        """
+        """``policy``: of models without one of their own. ``bring`` None: none is ever put away."""
         super().__init__(metrics, on_serving)
         self._devices = devices
         self._policy = policy
@@ -272,12 +260,8 @@ class ServingModels(KnownModels):
 
         If it does already, it only takes the lengths that were chosen. It begins with the
         sequential plan. What the version served before finishes its accepted requests, on all
-        devices, and goes.
-
-        Raises:
-            InvalidRequest: it cannot run at the shapes it was registered for.
-            DeviceOutOfMemory: the device has no room for it.
-            PreconditionFailed: it was deleted or replaced meanwhile.
+        devices, and goes. Raises InvalidRequest (its shapes), DeviceOutOfMemory, or
+        PreconditionFailed: it was deleted or replaced meanwhile.
         """
         if not self._lacks(model, device):
             if (served := self._on(model.name, model.version, device)) is not None:
@@ -307,10 +291,7 @@ class ServingModels(KnownModels):
             await to_the_end(_end_all(before.all))
 
     def _lacks(self, model: ModelVersion, device: str) -> bool:
-        """True if a version does not answer on a device.
-
-        Raises PreconditionFailed: it was deleted or replaced.
-        """
+        """True if a version does not answer on a device. PreconditionFailed: it is another now."""
         entry = self._entry(model.name)
         if not entry.expects(model):
             what = "replaced" if model.version in entry.versions else "deleted"
@@ -336,13 +317,9 @@ class ServingModels(KnownModels):
         return replica
 
     async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Let batches formed from now on, on a device, run ``schedule.plan``.
+        """Let batches formed from now on run ``schedule.plan``, by the latency measured of it.
 
-        They are formed by the latency that was measured of it.
-
-        Raises:
-            InvalidArtefact: the plan does not fit the model; the old plan stays.
-            PreconditionFailed: the model does not answer there (any more).
+        Raises InvalidArtefact (the old plan stays), or PreconditionFailed: the model is gone there.
         """
         served = self._on(model.name, model.version, device)
         if served is None and self.is_away(model.name, model.version):

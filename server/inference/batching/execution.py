@@ -1,8 +1,4 @@
-"""Run of one batch on a device: a slot of shared memory, rows in, the run, rows out.
-
-run ──all at hand──> _send ──> _finish ──> BatchResult
- └──executable, slot or a pause to wait for──> _wait_and_run ──┘
-"""
+"""Run of one batch on a device: a slot of shared memory, rows in, the run, rows out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """Waiting requests of one model, and the rows of them that ride in one batch.
 
-    submit ──> Ticket ──take──> Piece ──batch──> InferenceResult ──deliver──> Ticket.result
-                  └─take──> Piece ──batch──> InferenceResult ───┘
-
     ModelQueue
       └── lanes: shape class, or near lengths ──> priority ──> tickets in order of arrival
 
