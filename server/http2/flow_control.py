@@ -1,9 +1,5 @@
 """Windows for what one peer sends, and the messages of its calls until their handlers have them.
 
-    DATA ──received──> windows ──allow_more──> WINDOW_UPDATE
-                                    └── a long message: once ``Arrivals`` have room for it
-    handler ──next──> a whole message, counted until the handler wants another one, or has ended
-
 Windows are large, so that a tensor comes without a pause. A stream's window is let in at once; a
 message that is longer waits for room.
 """
@@ -38,10 +34,7 @@ class FlowControl:
         self._inflating = asyncio.Lock()
 
     def received(self, stream: HttpStream | None, length: int) -> None:
-        """Count received bytes of a frame of DATA; ``stream`` is None for no call.
-
-        Raises ConnectionFault: there are more than a window has room for.
-        """
+        """Count bytes of DATA (``stream`` None: of no call). ConnectionFault: beyond the window."""
         self._window -= length
         if stream is not None:
             stream.incoming.window -= length

@@ -20,13 +20,7 @@ class KeepAlive:
     """Watch over one connection. Belongs to the event loop."""
 
     def __init__(self, sender: Sender, every_s: float, answer_s: float) -> None:
-        """Watch nothing yet.
-
-        Args:
-            sender: of the connection, which is aborted when the peer is not there.
-            every_s: between two pings of a silent connection.
-            answer_s: that the answer to a ping may take.
-        """
+        """Seconds ``every_s`` between pings in silence, ``answer_s`` for an answer to one."""
         self.heard_at = monotonic()
         self.has_greeted = False
         self._sender = sender

@@ -47,10 +47,7 @@ class Certificates:
     """Certificates in use. Belongs to the event loop."""
 
     def __init__(self, files: TlsFiles) -> None:
-        """Read and check the files.
-
-        Raises StartupError: one cannot be read, or key and certificate do not belong together.
-        """
+        """Read and check the files. StartupError: unreadable, or key and certificate differ."""
         self._files = files
         try:
             self._stamps = self._look()

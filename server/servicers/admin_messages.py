@@ -26,11 +26,7 @@ from braid_client.wire import admin_pb2 as wire
 
 
 def options_from_wire(header: wire.RegisterModelHeader) -> ModelOptions:
-    """Return the options of a registration; zero and empty mean the defaults.
-
-    Raises:
-        InvalidRequest: a batch size, limit, shape or error is out of range, or no such precision.
-    """
+    """Options of a registration; zero and empty mean the defaults. Raises InvalidRequest."""
     planner = PlannerSettings.for_serving(header.planner.name)
     return ModelOptions(
         batch_sizes=tuple(header.batch_sizes),

@@ -107,11 +107,7 @@ class Application:
         return None
 
     def _admit(self, request: Request, connection: CallerConnection) -> None:
-        """Refuse a request by its head.
-
-        Raises HTTPException: it names another server, has a body where none is read, or too many
-        are at work.
-        """
+        """Raise HTTPException by the head: another server's, a body unread, too many at work."""
         if request.method in READING:
             refuse_longer(request, FORM_BYTES)
         host, path = request.headers.get("host"), request.scope["path"]

@@ -112,11 +112,7 @@ class LoadRequest:
 def load_request(
     model: str, parameters: Mapping[str, Any], devices: Collection[str]
 ) -> LoadRequest:
-    """Read the parameters of a load.
-
-    ``devices``: names of this server's devices. Raises InvalidRequest: one is unknown, of the wrong
-    type, or asks for what is not done here.
-    """
+    """Read the parameters of a load; InvalidRequest: unknown, of a wrong type, not done here."""
     files: dict[int, bytes] = {}
     config: Configuration | None = None
     labels = set[str]()
