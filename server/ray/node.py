@@ -43,11 +43,7 @@ class NodeReplica:
     """One node. Ray Serve constructs it, asks for its health and load, and lets it go."""
 
     async def __init__(self, settings: Mapping[str, Any]) -> None:  # type: ignore[misc]
-        """Start a front end, and wait until it is ready.
-
-        ``settings``: of all nodes, by name; what is not there comes from the node's environment.
-        Raises StartupError: one line that says what to change.
-        """
+        """Start a front end, and wait until it is ready; the environment adds to ``settings``."""
         os.environ.pop(THREADS_OF_RAY, None)
         of_node = node_settings(settings, ray.util.get_node_ip_address())
         if wrong := missing(of_node, os.environ):
@@ -104,10 +100,7 @@ class NodeReplica:
 
 
 def node_settings(given: Mapping[str, Any], host: str) -> Settings:
-    """Return a node's settings: those given to all, its environment, where others reach it.
-
-    Raises StartupError: one line that names each bad one.
-    """
+    """A node's settings: those given, its environment, its address. StartupError: bad ones."""
     settings = load_settings(given)
     if settings.node_address:
         return settings

@@ -1,11 +1,4 @@
-"""``braid schedule``: a schedule as tables, as a picture, as a trace; and what two differ in.
-
-show   text: a table of stages    json: the artefact itself
-       svg, perfetto: sequential beside scheduled on one time axis
-diff   two batch sizes, devices or versions of one model
-again  measured and made again
-pin    one plan serves whatever requests show; unpin: requests decide
-"""
+"""``braid schedule``: a schedule as tables, as a picture, as a trace; and what two differ in."""
 
 from __future__ import annotations
 
@@ -250,10 +243,7 @@ def _write(text: str, args: argparse.Namespace) -> None:
 
 
 def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) -> None:
-    """Print a schedule's plan, measurements and candidates, then its stages.
-
-    Raises InvalidArtefact: the schedule or its graph does not verify.
-    """
+    """Print a schedule's plan, measurements, candidates and stages; may raise InvalidArtefact."""
     schedule = schedule_from_json(dict(document))
     graph = graph_from_json(graph_document)
     if tuple(op.name for op in graph.operators) != schedule.unit_names:

@@ -82,10 +82,7 @@ def count(connection: Connection) -> int:
 
 
 def get(connection: Connection, name: str, version: int) -> ModelVersion:
-    """Return one version.
-
-    Raises ModelNotFound, VersionNotFound: there is none, or it was deleted.
-    """
+    """Return one version. NotFound: there is none, or it was deleted."""
     versions = {model.version: model for model in present(connection, name)}
     if not versions:
         raise ModelNotFound(name)
@@ -108,10 +105,7 @@ def set_state(
 
 
 def serves(connection: Connection, model: ModelVersion) -> None:
-    """Store that a version serves, with the bytes and options of ``model``.
-
-    Nothing happens to a deleted one.
-    """
+    """Store that a version serves, with ``model``'s bytes and options; not if it is deleted."""
     served = replace(model, state=ModelStatus.SERVING, message="")
     this = {"model": model.name, "number": model.version}
     connection.execute(_CHANGE, {**this, **_to_row(served)})

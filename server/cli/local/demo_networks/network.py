@@ -75,4 +75,3 @@ NETWORKS: Mapping[str, Network] = {
         ),
     )
 }
-"""Networks of the demo by name."""
