@@ -64,7 +64,6 @@ class ComparedPlans:
 
     @property
     def plans(self) -> list[StreamPlan]:
-        """Plans in the order in which the device is given them."""
         return [model.plan for model in self.planned]
 
     @property

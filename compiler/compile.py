@@ -74,7 +74,6 @@ class _Compared:
 
     @property
     def field(self) -> FoundPlans:
-        """Plans of the chosen precision."""
         return self.searched[self.precision_choice.precision]
 
     @property

@@ -50,7 +50,6 @@ class AskingCost:
         self._latency_us: dict[tuple[str, Ask], float] = {}
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """Latency of one stage in microseconds; asked for unless it is known."""
         return self._known([stage], "latency")[0]
 
     def measure_again_us(self, stage: Stage) -> float:

@@ -42,7 +42,6 @@ class RetryPauses:
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     async def pause(self, tries: int) -> None:
-        """Wait before the next try; ``tries`` were made."""
         await self.sleep(self.pauses_s[min(tries, len(self.pauses_s)) - 1])
 
 

@@ -49,11 +49,9 @@ class StageLatencies:
         return name + (ONE_THREAD if query.ask == "work" else "")
 
     def look_up(self, cached_us: Mapping[str, float]) -> None:
-        """Take latencies that were found in the cache, by name."""
         self._cached_us.update(cached_us)
 
     def known_us(self, name: str) -> float | None:
-        """Latency that needs no measurement, or None."""
         return self._cached_us.get(name)
 
     def to_measure(self, queries: Sequence[StageQuery]) -> list[bool]:

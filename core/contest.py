@@ -417,7 +417,6 @@ class Contest:
             self._is_decided = True
 
     def failed(self, candidate: str) -> None:
-        """Let a candidate that failed go; see ``drop``."""
         self.drop(candidate)
 
     def drop(self, candidate: str) -> None:

@@ -121,7 +121,6 @@ class SideBySideRuns:
 
     @property
     def pays(self) -> bool:
-        """True if more runs a second are computed so, without doubt."""
         return self.gain.is_faster
 
 

@@ -111,7 +111,6 @@ class StreamPlan:
 
 
 def sequential_plan(units: int) -> StreamPlan:
-    """Return the plan with one stream and the operators in the order of the graph."""
     return StreamPlan(tuple(Launch(unit, 0) for unit in range(units)), streams=1)
 
 

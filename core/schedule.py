@@ -56,7 +56,6 @@ class Stage:
 
     @property
     def operators(self) -> tuple[int, ...]:
-        """All operators of the stage, ascending."""
         return tuple(sorted(op for group in self.groups for op in group))
 
 
@@ -406,7 +405,6 @@ class Schedule:
 
     @property
     def speed(self) -> Speed | None:
-        """Speed beside the sequential plan, as shown to users."""
         return self.chosen.speed if self.chosen is not None else None
 
     @property

@@ -62,7 +62,6 @@ def _document(name: str, compiled: Compiled) -> dict[str, Any]:
 
 
 def _shape_document(compiled: Compiled) -> dict[str, Any]:
-    """What is of one of the compiled shapes."""
     return {
         "options": compiled.imported.options.to_json(),
         "schedules": [

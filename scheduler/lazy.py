@@ -178,7 +178,6 @@ class Budget:
 
     @property
     def is_over(self) -> bool:
-        """True if the present block has used its time."""
         return time.monotonic() >= self.block_deadline
 
     def enough(self, lower_us: float, upper_us: float) -> bool:

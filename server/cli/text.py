@@ -51,7 +51,6 @@ def print_table(
 
 
 def shortened(text: str, most: int) -> str:
-    """Text of at most ``most`` characters; a longer one ends in an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
@@ -91,7 +90,6 @@ def size_text(size_bytes: float) -> str:
 
 
 def time_text(unix: float) -> str:
-    """Text of a moment in UTC, to the second."""
     return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 

@@ -287,7 +287,6 @@ class Device:
 
     @property
     def searches(self) -> bool:
-        """Whether the bench searches for plans, too."""
         return self.bench.searches
 
     async def find_state(self) -> DeviceState:

@@ -79,7 +79,6 @@ class Executable:
 
     @property
     def plan_id(self) -> str:
-        """Name of its plan, as Infer answers."""
         return self.to_run.plan_id
 
     @property

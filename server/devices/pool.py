@@ -54,7 +54,6 @@ class Devices:
 
     @property
     def any_up(self) -> bool:
-        """True if at least one device is up and answers."""
         return any(device.answers for device in self.all)
 
     def named(self, name: str) -> Device | None:

@@ -82,7 +82,6 @@ class Arrival:
         return now - self.since - self.got_bytes / pace if self.since else 0.0
 
     def begin(self, now: float) -> None:
-        """Compare the peer with its pace from now on."""
         self.since, self.got_bytes = now, 0
 
     @property

@@ -98,7 +98,6 @@ class Call:
         self._callbacks.append(callback)
 
     def done(self) -> bool:
-        """True if the status is sent."""
         return self._has_status
 
     def cancelled(self) -> bool:

@@ -63,7 +63,6 @@ class FlowControl:
             self._sender.control(number_frame(frames.WINDOW_UPDATE, arrival.number, more))
 
     def admitted(self, arrival: Arrival) -> None:
-        """Let the peer send the message that had to wait."""
         self.allow_more(arrival)
 
     async def next(self, stream: HttpStream) -> Message | None:
@@ -111,6 +110,5 @@ class FlowControl:
             self._arrivals.free(stream.arrival)
 
     def ended(self, stream: HttpStream) -> None:
-        """Count nothing of a stream."""
         if stream.arrival is not None:
             self._arrivals.leave(stream.arrival)

@@ -29,7 +29,6 @@ class KeepAlive:
         self._alarm: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Expect the greeting."""
         self._wait(min(self._every_s, self._answer_s), self._check_greeting)
 
     def stop(self) -> None:

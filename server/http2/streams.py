@@ -99,7 +99,6 @@ class ConnectionStreams:
         budget: FrameBudget,
         begin: Callable[[HttpStream], CallOfStream],
     ) -> None:
-        """Have none; ``begin`` begins the call of each."""
         self.last = 0  # number of the stream that was opened last
         self.running = 0  # calls, those among them that their callers have left
         self.is_closing = False  # no more are taken

@@ -57,7 +57,6 @@ class Buckets:
             self._scheduled.add(shape_class, schedule)
 
     def drop(self, shape_class: ShapeClass) -> None:
-        """Pad no more to a class."""
         if self._scheduled is not None:
             self._scheduled.drop(shape_class)
 

@@ -142,7 +142,6 @@ class CallMemory:
         return account
 
     def stream(self, peer: str, ending: Ending | None = None) -> StreamMemory:
-        """Return the account of a new stream of the connection from ``peer``."""
         return StreamMemory(self.connection(peer), self.limits.stream_bytes, ending)
 
     async def answers_taken(self) -> None:
@@ -310,7 +309,6 @@ class ConnectionMemory:
             everything.let_in()
 
     def forget(self, account: Account) -> None:
-        """Forget the answers of a stream that has ended."""
         for charge in [each for each in self.unread if each.account is account]:
             del self.unread[charge]
 

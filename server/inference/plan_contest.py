@@ -98,7 +98,6 @@ class PlanContest:
 
     @property
     def is_in_pair(self) -> bool:
-        """Whether a pair is under way."""
         return self._contest.is_in_pair
 
     @property
@@ -131,12 +130,10 @@ class PlanContest:
 
     @property
     def runs(self) -> Mapping[str, int]:
-        """Batches that each candidate ran."""
         return self._runs
 
     @property
     def estimated_loss(self) -> float:
-        """Part of the time of requests that challengers cost."""
         return self._contest.estimated_loss
 
     def _leads(self, name: str) -> bool:

@@ -643,7 +643,6 @@ class ModelReplica:
             await self.device.release(ready)
 
     def has_plan(self, batch_size: int, of: ShapeClass) -> bool:
-        """Whether batches of one size of a scheduled class run under a plan of their own."""
         return (of, batch_size) in self._profiled
 
     def begin_use(self, ready: Executable) -> None:

@@ -105,7 +105,6 @@ class CheckedRequest:
 
 
 def check_listed(what: str, count: int) -> None:
-    """Raise InvalidRequest if a request lists more than MAX_LISTED of something."""
     if count > MAX_LISTED:
         raise InvalidRequest(f"the request has {count} {what}; it may have {MAX_LISTED}")
 

@@ -104,7 +104,6 @@ class ShapeTimes:
 
     @property
     def are_compared(self) -> bool:
-        """Whether runs of two numbers of elements were seen."""
         return len(self._runs) > 1
 
     @property
@@ -148,7 +147,6 @@ class ShapeTimes:
             trial.beside_s = KEPT * trial.beside_s + beside_s
 
     def expected_s(self, elements: int) -> float | None:
-        """Return the expected seconds of a run alone; None: nothing is known."""
         return self._curve.at(elements)
 
     def observe(self, elements: int, seconds: float, beside: int = 1) -> None:

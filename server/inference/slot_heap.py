@@ -39,7 +39,6 @@ class SlotHeap:
     """Heap of one slot, as the front end sees it."""
 
     def __init__(self, memory: memoryview, ready: Executable, offset: int) -> None:
-        """Find the heap in the slot at ``offset`` of the shared memory."""
         self._memory = memory
         self._slot = offset
         self._head = offset + ready.layout.size_bytes

@@ -39,7 +39,6 @@ class NodeList:
 
     @property
     def memory_budget_bytes(self) -> int:
-        """Memory that this server divides among its processes."""
         return self._settings.memory_bytes
 
     async def nodes(self) -> list[ShownNode]:

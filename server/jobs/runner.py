@@ -297,7 +297,6 @@ class JobRunner:
     # Looking.
 
     async def find(self, job_id: str) -> JobRecord:
-        """A job as it is now. Raises JobNotFound: there is none."""
         return await self._views.find(job_id)
 
     async def list(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:

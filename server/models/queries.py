@@ -44,7 +44,6 @@ class ModelQueries:
         self._devices = devices
 
     async def models(self) -> list[ModelVersion]:
-        """All versions of all models, by name and version."""
         return self._as_seen(await self._store.call(self._store.models))
 
     async def versions(self, name: str) -> list[ModelVersion]:

@@ -104,7 +104,6 @@ class ServingModels(KnownModels):
 
     @property
     def is_running(self) -> bool:
-        """Whether a device runs a batch now."""
         return any(batcher.is_running for batcher in self._batchers.values())
 
     def backlogs_s(self) -> list[float]:
@@ -166,7 +165,6 @@ class ServingModels(KnownModels):
         return refusal
 
     def present_versions(self) -> Iterator[Replicas]:
-        """Replicas of each version that is in memory."""
         for entry in self._names.values():
             yield from entry.served.values()
 
@@ -252,7 +250,6 @@ class ServingModels(KnownModels):
         ]
 
     def all_replicas(self) -> list[ModelReplica]:
-        """Replicas of all versions that answer, on all devices."""
         return [queued.replica for queued in self.all_queued()]
 
     async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
@@ -419,6 +416,5 @@ class ServingModels(KnownModels):
 
 
 async def _end_all(replicas: Iterable[QueuedReplica]) -> None:
-    """Finish the accepted requests of replicas, one after the other, and unload them."""
     for queued in replicas:
         await queued.end()

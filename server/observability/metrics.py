@@ -66,7 +66,6 @@ class Metrics:
         return (model, version) in self.requests.models
 
     def models(self) -> list[ModelMetrics]:
-        """Return the numbers of all registered model versions."""
         return [each for each in list(self.requests.models.values()) if each is not self.unknown]
 
     def add_device(self, device: str) -> None:

@@ -139,7 +139,6 @@ class ReplicaPorts:
         """Do nothing: Ray Serve closes its port."""
 
     def add_to(self, server: ConcreteServer) -> None:
-        """Have Ray Serve's server answer Braid's calls."""
         ConcreteServer.add_generic_rpc_handlers(server, (self._handlers,))
 
 

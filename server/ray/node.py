@@ -89,7 +89,6 @@ class NodeReplica:
             raise RuntimeError("no device of this node is up")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return what ``ExpectedWaiting`` goes by."""
         return self._load.take()
 
     async def __call__(self, _: Request) -> PlainTextResponse:

@@ -57,7 +57,6 @@ class Certificates:
 
     @property
     def are_mutual(self) -> bool:
-        """True if callers must show a certificate, too."""
         return self._files.client_authority is not None
 
     def grpc_context(self) -> ssl.SSLContext:

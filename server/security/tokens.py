@@ -185,7 +185,6 @@ def owner_in(metadata: Mapping[str, str]) -> Digest:
 
 
 def _bearer_token(header: str) -> str | None:
-    """Return the token of ``Bearer TOKEN``; None if the header is of another scheme."""
     scheme, _, token = header.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 

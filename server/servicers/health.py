@@ -59,7 +59,6 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
     @property
     def names(self) -> frozenset[str]:
-        """Names that are known or watched."""
         return frozenset((*self._statuses, *self._watchers))
 
     async def Check(

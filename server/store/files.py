@@ -84,7 +84,6 @@ class StoreFolder:
         return self.artefacts / _digest(sha256)
 
     def sample_file(self, digest: str) -> Path:
-        """Path of the samples with a digest of their content."""
         return self.samples / _digest(digest)
 
     def new_part(self) -> Path:

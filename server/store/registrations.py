@@ -56,7 +56,6 @@ class Registrations:
 
     @property
     def receives(self) -> bool:
-        """True while a file is being received."""
         return self._quota.has_uploads
 
     def register(

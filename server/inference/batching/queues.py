@@ -291,7 +291,6 @@ class ModelQueue:
 
     @property
     def lanes(self) -> Iterable[Lane]:
-        """Lanes of all shape classes, also of those that nothing waits in."""
         return self._lanes.values()
 
     def _forget_idle_lanes(self) -> None:

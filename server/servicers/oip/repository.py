@@ -105,7 +105,6 @@ class LoadRequest:
         return None if self.config is None else ModelOptions(self.config.batch_sizes)
 
     def serving(self, before: ServingConfig) -> ServingConfig:
-        """Return how the model is to serve, as before where the configuration says nothing."""
         return before if self.config is None else self.config.serving(before)
 
 

@@ -48,7 +48,6 @@ class LogLevels:
         self._level_at_start = self._logger.level
 
     async def LogSettings(self, request: Any, context: Context) -> Any:
-        """Change the log level, if asked to, and return the level."""
         async with answering(context):
             self.update(request.settings)
             return self.response()

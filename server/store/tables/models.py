@@ -132,7 +132,6 @@ def _to_row(model: ModelVersion) -> dict[str, Any]:
 
 
 def samples(connection: Connection) -> set[str]:
-    """Digests of the samples of every version that is not deleted."""
     return {model.options.samples for model in present(connection)} - {""}
 
 
