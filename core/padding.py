@@ -23,8 +23,6 @@ MASK = "mask"
 REPEAT = "repeat"
 """Copies of the last position."""
 
-WAYS = (ZEROS, MASK, REPEAT)
-
 BY_CONSTRUCTION = "construction"
 BY_TRIAL = "trial"
 BY_REQUEST = "request"
@@ -51,7 +49,7 @@ class PaddedInput:
     """Dimension of an input along an open axis, and what follows the request's content there."""
 
     dimension: int
-    way: str  # of WAYS
+    way: str  # ZEROS, MASK or REPEAT
 
 
 @dataclass(frozen=True, slots=True)

@@ -483,12 +483,6 @@ class Schedule:
         return bool(self.provenance.again)
 
     @property
-    def serves_sequentially(self) -> bool:
-        """True if units run one after the other where it is in force, in this process's runtime."""
-        in_sequence = not self.runtime and runs_in_sequence(self.plan)
-        return in_sequence or not self.provenance.promoted
-
-    @property
     def sequential_spread(self) -> float | None:
         """Spread of the sequential plan's runs: (75th - 25th percentile) / median."""
         baseline = self.provenance.candidates[:1]

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import grpc
 
-from braid.server.http2.answer_headers import BEGIN, Metadata, write_begin, write_end
+from braid.server.http2.answer_headers import BEGIN, Metadata, write_end
 from braid.server.http2.connection import HttpConnection
 from braid.server.http2.messages import BadMessage, NoRoom, TooLarge
 from braid.server.http2.request_headers import RequestHead
@@ -127,13 +127,6 @@ class Call:
         self._trailing = tuple(trailing_metadata) or self._trailing
         await self._finish(code, details or self._details)
         raise self._abort
-
-    async def send_initial_metadata(self, metadata: Any) -> None:
-        if self._has_begun:
-            raise grpc.aio.UsageError("Send initial metadata failed: already sent")
-        begin = write_begin(tuple(metadata))
-        self._has_begun = True
-        await self._connection.sender.send(self._stream.outgoing, begin, None, b"")
 
     async def read(self) -> Any:
         """Return the next message; ``grpc.aio.EOF`` after the last one.

@@ -21,7 +21,7 @@ from braid.core.errors import (
     NotFound,
     PreconditionFailed,
 )
-from braid.core.schedule import Schedule, ScheduleKey
+from braid.core.schedule import Schedule
 from braid.server.devices.pool import Devices
 from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.batcher import Batcher
@@ -210,11 +210,6 @@ class ServingModels(KnownModels):
     def is_main(self, model: ModelVersion, schedule: Schedule) -> bool:
         """Return whether a schedule is of a version's main shape, as far as that is known."""
         return schedule.key.shapes in (*self.scheduled_shapes(model), schedule.key.shapes)[:1]
-
-    def is_scheduled(self, name: str, version: int, key: ScheduleKey) -> bool:
-        """Return whether a version that answers has the shape of a schedule, or does not answer."""
-        replicas = self.served_version(name, version)
-        return replicas is None or key.shapes in replicas.any.scheduled
 
     def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
         """True if requests still go to these replicas of a version; ``served`` is one of them."""
