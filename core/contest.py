@@ -376,7 +376,10 @@ class Contest:
     def _count(self, pair: _Pair, at: float | None) -> None:
         """Add a complete pair, then change the incumbent and let slow candidates go."""
         one = pair.challenger
-        block_us = [_block_us(pair.taken_us[name]) for name in (one.name, self._incumbent.name)]
+        names = (one.name, self._incumbent.name)
+        block_us = [
+            median(pair.taken_us[name][1:]) for name in names
+        ]  # the first run is not counted
         one.add(log(block_us[0] / block_us[1]))
         one.pairs += 1
         self._pairs += 1
@@ -520,11 +523,6 @@ def trimmed_mean(values: Sequence[float] | deque[float]) -> tuple[float, float, 
     effective = total**2 / sum(weight**2 for weight in weights)
     error = sqrt(variance / effective) / (1.0 - 2.0 * TRIMMED)
     return mean, error, sqrt(variance)
-
-
-def _block_us(taken_us: Sequence[float]) -> float:
-    """Run time that stands for a block: the median without the first run."""
-    return median(taken_us[1:])
 
 
 def _may_go(one: _Challenge) -> bool:

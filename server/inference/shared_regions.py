@@ -175,7 +175,9 @@ class SharedRegions:
             raise PreconditionFailed(
                 f"shared memory region {name!r} is registered already; unregister it first"
             )
-        self._forget_withdrawn_owners()
+        for other in {holder for holder, _ in self._regions}:
+            if not self._may_own(other):  # its token was withdrawn
+                self.unregister(other, "")
         count = sum(holder == owner for holder, _ in self._regions)
         limits = self._limits
         if count >= limits.of_one_owner or len(self._regions) >= limits.in_all:
@@ -183,11 +185,6 @@ class SharedRegions:
                 f"{count} shared memory regions are registered, {len(self._regions)} with those of "
                 f"others; unregister some (at most {limits.of_one_owner}, {limits.in_all} in all)"
             )
-
-    def _forget_withdrawn_owners(self) -> None:
-        for owner in {owner for owner, _ in self._regions}:
-            if not self._may_own(owner):
-                self.unregister(owner, "")
 
     def _check_owner(self, owner: Owner, region: SharedRegion) -> None:
         for (other, _), taken in self._regions.items():

@@ -133,7 +133,7 @@ class Registrations:
         """Rename the files of an upload into place, unless an earlier try did (``FilesGone``)."""
         with self._disk.writing():
             for part, path in self._files_of(received):
-                if part is not None and not _is_adopted(part, path):
+                if part is not None and (part.exists() or not path.exists()):
                     self.folder.adopt(part, path)
 
     def _keep(self, received: ReceivedUpload) -> None:
@@ -269,8 +269,3 @@ class Registrations:
         left, self._left_behind = self._left_behind, []
         for discard in left:
             discard()
-
-
-def _is_adopted(part: Path, path: Path) -> bool:
-    """True if a received file has its name already."""
-    return path.exists() and not part.exists()

@@ -264,7 +264,9 @@ def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) 
             right=("stage", "latency", "group"),
         )
     else:
-        print_table(("position", "stream", "unit"), _launch_rows(schedule, graph))
+        launches = enumerate(schedule.plan.launches, 1)
+        rows = ((at, each.stream, unit_text(graph.operators[each.unit])) for at, each in launches)
+        print_table(("position", "stream", "unit"), rows)
 
 
 def schedule_lines(name: str, schedule: Schedule) -> Iterator[str]:
@@ -368,11 +370,6 @@ def _stage_rows(schedule: Schedule, graph: OpGraph) -> Iterator[tuple[str, ...]]
         for number, group in enumerate(stage.groups):
             units = " -> ".join(unit_text(graph.operators[unit]) for unit in group)
             yield (*(head if number == 0 else ("", "", "")), str(number + 1), units)
-
-
-def _launch_rows(schedule: Schedule, graph: OpGraph) -> Iterator[tuple[str, ...]]:
-    for position, launch in enumerate(schedule.plan.launches):
-        yield str(position + 1), str(launch.stream), unit_text(graph.operators[launch.unit])
 
 
 def unit_text(op: Operator) -> str:
