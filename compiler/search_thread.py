@@ -1,8 +1,5 @@
 """A search in a thread of the process that measures: it stands still while something is measured.
 
-    device thread ──next_question──> question ──answer──> ... ──> plans
-          └──close──> the thread ends, also in the midst of a search
-
 The device thread goes on answering its link while the search computes. Limits of time and memory
 hold for the search alone: CPU seconds of its thread from one question to the next, and what the
 process has grown by while it computed.

@@ -1,10 +1,6 @@
 """What survives a power cut, and a full, read-only or failing disk, whichever library reports it.
 
-    OSError (errno) ──────────────┐
-    sqlite3.Error (its name) ─────┼── disk_failure ──> braid.core.errors.DiskFailure, or None
-    text of a library in Rust ────┘
-
-The text is looked at last: safetensors and ONNX Runtime pass on the system's words only.
+Messages are looked at last: safetensors and ONNX Runtime pass on the system's words only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """Long work in pieces, between which an event loop serves whoever else waits for it.
 
-    Work ──finished──> its result, at once: where there is no event loop
-      ├──in_steps──> its result; the loop goes round after each piece
-      └──Turns.finish──> its result; of all work under way, the loop does one piece each time round
-
 A piece takes a few milliseconds at most. Work that ends with its first piece waits for nothing.
 """
 

@@ -1,8 +1,5 @@
 """Files that operators name, opened only if they are files: others may never end, or never open.
 
-    path ──stat──> opened without waiting ──fstat──> a regular file, links followed
-             └── folder, pipe, socket, device: NoRegularFile
-
 A device is not even opened: that alone does something to many. What is read whole has a limit, as a
 sparse file of terabytes takes no disk.
 """

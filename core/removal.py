@@ -1,7 +1,5 @@
 """Removal of folders that is tried again later: with no descriptor left, none can be listed.
 
-    remove_folder ──fails──> a timer's thread, after 1, 2, 4 ... 64 s ──> a warning
-
 A process that ends meanwhile leaves the folder to whoever sweeps at its next start.
 """
 

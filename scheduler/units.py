@@ -1,7 +1,5 @@
 """The graph as planners see it: units, who reads from whom, and what makes two units equal.
 
-    OpGraph ──from_graph──> UnitGraph ──blocks──> UnitGraph of one block ──planner──> stages
-
 A unit graph knows no tensor and no weight. Each unit has a *signature* (what it computes, on
 which shapes) and *operands* (whose output it reads); together they decide which stages are equal.
 """

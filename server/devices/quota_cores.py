@@ -1,8 +1,5 @@
 """Cores of a server under a quota of CPU time: as many as the quota pays for.
 
-    quota 2 of 64 cores ──choose──> 2 idle ones ──move──> affinity of all threads and children
-                          look, now and then: others use them more than they use others ──> move
-
 Left on all cores, front end, gRPC's threads and workers run at the same time on more cores than the
 quota pays for; the kernel then stops all of them until its period (100 ms) ends. On as many cores
 as the quota pays for they take turns instead, a few milliseconds each.

@@ -1,8 +1,5 @@
 """Replica of Ray Serve that is a node of Braid: a whole front end, on one machine.
 
-    constructed ──models of the store serve──> server of gRPC ──HAProxy──> calls
-    told to end ──Ray Serve waits until no HAProxy sends calls──> FrontEnd.stop ──> server closed
-
 The front end has no port of gRPC of its own: Ray Serve makes the replica's once the constructor
 has returned (``handlers.py``), so that no call comes before models answer. Its HTTP port is there
 as always: metrics, console, REST, health.
