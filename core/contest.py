@@ -377,9 +377,7 @@ class Contest:
         """Add a complete pair, then change the incumbent and let slow candidates go."""
         one = pair.challenger
         names = (one.name, self._incumbent.name)
-        block_us = [
-            median(pair.taken_us[name][1:]) for name in names
-        ]  # the first run is not counted
+        block_us = [median(pair.taken_us[name][1:]) for name in names]  # not the first run
         one.add(log(block_us[0] / block_us[1]))
         one.pairs += 1
         self._pairs += 1

@@ -447,7 +447,7 @@ class Schedule:
         is_decided: bool = False,
         latencies_us: Mapping[str, float | None] = NO_LATENCIES,
     ) -> Schedule:
-        """As it is with ``name`` in force and these latencies; raises ScheduleNotFound."""
+        """This schedule with candidate ``name`` in force; raises ScheduleNotFound."""
         candidates = {
             one.name: replace(one, latency_us=latencies_us.get(one.name) or one.latency_us)
             for one in self.candidates

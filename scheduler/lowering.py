@@ -34,7 +34,7 @@ def lower_stages(
 ) -> StreamPlan:
     """Lower stages, which hold each unit once, to a plan. InvalidArtefact: they break an edge.
 
-    Without ``unit_latency_us`` all units are equally long. ``max_streams``: further groups share.
+    Without ``unit_latency_us`` all units are equally long; groups beyond ``max_streams`` share.
     """
     length_us = unit_latency_us or [1.0] * len(predecessors)
     if join != "stage":

@@ -131,7 +131,8 @@ class Decoder:
     def decode(self, block: bytes) -> list[Field]:
         """Return the fields of a block.
 
-        Raises HeadersTooLong: the connection may go on; HeadersBeyondReason, HeaderError: not.
+        Raises HeadersTooLong, after which the connection may go on; HeadersBeyondReason or
+        HeaderError, after which it cannot.
         """
         fields: list[Field] = []
         size = at = 0

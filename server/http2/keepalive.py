@@ -20,7 +20,7 @@ class KeepAlive:
     """Watch over one connection. Belongs to the event loop."""
 
     def __init__(self, sender: Sender, every_s: float, answer_s: float) -> None:
-        """Seconds ``every_s`` between pings in silence, ``answer_s`` for an answer to one."""
+        """A silent peer is pinged every ``every_s`` seconds, and has to answer in ``answer_s``."""
         self.heard_at = monotonic()
         self.has_greeted = False
         self._sender = sender

@@ -35,7 +35,7 @@ class Frames(Protocol):
         """Handle a frame of any kind but DATA."""
 
     def begin_data(self, number: int, length: int, padding: int) -> Incoming | None:
-        """Return whose messages ``length`` bytes are, ``padding`` of no use; None: no call's."""
+        """Return the messages that ``length`` bytes with ``padding`` are for; None: of no call."""
 
     def end_data(self, number: int, is_last: bool) -> None:
         """Handle the end of a frame of DATA; ``is_last``: of its stream."""

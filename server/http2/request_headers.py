@@ -116,7 +116,7 @@ class HeaderBlocks:
         return None
 
     def go_on(self, flags: int, number: int, payload: bytes) -> Block | None:
-        """Take a frame of CONTINUATION; returns the block, None: it goes on. Or ConnectionFault."""
+        """Take a frame of CONTINUATION; None: the block goes on. Raises ConnectionFault."""
         if number != self._number:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
         self._block += payload

@@ -55,7 +55,7 @@ class Account(Protocol):
     async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
         """Charge a request and its answer, as soon as there is room, or raise DeadlineExceeded.
 
-        ``size_bytes`` None counts as the limit of a stream; ``deadline`` is by the loop's clock.
+        ``size_bytes`` None counts as a stream's limit; ``deadline`` is by the event loop's clock.
         """
 
     def change(self, held_bytes: int, unread_bytes: int) -> None: ...

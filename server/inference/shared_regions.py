@@ -138,7 +138,7 @@ class SharedRegions:
         may_own: Callable[[Owner], bool] = lambda owner: True,
         limits: RegionLimits = USUAL_LIMITS,
     ) -> None:
-        """``max_read_bytes``: of one tensor. ``may_own``: else an owner's regions are forgotten."""
+        """``may_own`` tells whose regions are kept; ``max_read_bytes`` limits one tensor."""
         self.is_offered = is_offered
         self._max_read_bytes = max_read_bytes
         self._may_own = may_own

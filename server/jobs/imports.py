@@ -132,7 +132,7 @@ class Imports:
     def __init__(
         self, run: RunImport, limits: ImportLimits, together_bytes: int, at_once: int = 0
     ) -> None:
-        """``limits``: of any one import. ``at_once``: first tries; 0: one a CPU, two at least."""
+        """At most ``at_once`` first tries run at once; 0: one for each CPU, at least two."""
         self._run = run
         self._limits = limits
         at_once = at_once or max(2, cpu_allowance().threads)

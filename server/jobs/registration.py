@@ -59,7 +59,7 @@ from braid.server.store.records import ModelStatus, ModelVersion
 log = logging.getLogger("braid.jobs")
 
 IMPORT_TRIES = 8
-"""Each may use up the machine's memory; half a minute of pauses in all."""
+"""Fewer tries than a measurement has: each may use up the machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)

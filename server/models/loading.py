@@ -59,7 +59,7 @@ class ModelLoader:
         turns: KeyedLocks | None = None,
         bring: BringNow | None = None,
     ) -> None:
-        """``catch_up`` None: no other server has the store. ``bring``: in the caller's turn."""
+        """``catch_up`` is None on a single server; ``bring`` runs in the turn of its caller."""
         self._bring = bring
         self._catch_up = catch_up
         self._runner = runner

@@ -283,7 +283,7 @@ class ServingModels(KnownModels):
             await to_the_end(_end_all(before.all))
 
     def _lacks(self, model: ModelVersion, device: str) -> bool:
-        """True if a version does not answer on a device. PreconditionFailed: it is another now."""
+        """True if a version does not answer on a device. PreconditionFailed: it was replaced."""
         entry = self._entry(model.name)
         if not entry.expects(model):
             what = "replaced" if model.version in entry.versions else "deleted"

@@ -104,7 +104,7 @@ class Placing:
         return None if row.state is ModelStatus.DRAINING else row
 
     async def _check_present(self, model: ModelVersion, check: CheckImported) -> None:
-        """Wait until a version on its way serves, and compare it; or BraidError."""
+        """Wait until a version serves that is on its way, and compare it; raises BraidError."""
         if model.state is ModelStatus.LOADING:
             for job in await self._runner.list(model.name):
                 if job.version == model.version:

@@ -75,7 +75,7 @@ class HostNames:
     """
 
     def __init__(self, bound: str, further: Sequence[str] = ()) -> None:
-        """``bound``: where the port listens. ``further``: an operator's names, ``*`` for any."""
+        """The port listens at ``bound``; an operator gives ``further`` names, ``*`` for any."""
         names = ("localhost", bound, socket.gethostname(), *further)
         self._names = {name.lower() for name in names}
 

@@ -51,7 +51,7 @@ class BraidV1:
 
     @staticmethod
     def read(data: bytes) -> ReadRequest:
-        """Parse a request, tensors as views of ``data``. DecodeError, InvalidRequest: too many."""
+        """Parse a request, with tensors as views of ``data``; DecodeError or InvalidRequest."""
         parts = wire_fields.split(data, _INPUTS)
         if parts is None:
             whole = wire.InferRequest.FromString(data)

@@ -88,7 +88,7 @@ class Methods(grpc.GenericRpcHandler):
         refusable: Collection[str],
         refusal: Callable[[], ResolvedModel | None],
     ) -> None:
-        """Methods in ``refusable`` ask ``refusal`` before they are read; None: it depends."""
+        """Calls of ``refusable`` methods are refused unread while ``refusal`` gives a reason."""
         self._handlers = {f"/{service}/{name}": handler for name, handler in handlers.items()}
         self._refusable = {f"/{service}/{name}" for name in refusable}
         self._refusal = refusal

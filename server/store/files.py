@@ -138,7 +138,7 @@ class StoreFolder:
     ) -> Swept:
         """Remove what a crash left: what never was whole or kept, and what is needed no more.
 
-        All are digests. The database was not told of files that are not ``recorded``: they stay.
+        All sets hold digests. Files that are not ``recorded`` stay: another database may know them.
         """
         removed, unknown = [], []
         for folder, needed in zip(self._folders, (uploads, artefacts, samples), strict=True):

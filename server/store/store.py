@@ -192,7 +192,7 @@ class Store(Registrations):
         return self._thread.submit(function, *args, **kwargs)
 
     def _recover(self, files: StoredFiles) -> None:
-        """Finish deletions that a crash cut off; remove unused files. StartupError: all unknown."""
+        """Finish deletions that a crash cut off; remove unused files. StartupError: none known."""
         recorded = self._transactions.read(digests.known)
         if why := files.why_strange(recorded):
             raise StartupError(f"the store's database {self._database.engine.url} {why}")
@@ -377,7 +377,7 @@ class Store(Registrations):
         )
 
     def store_ends(self) -> None:
-        """Store the ends of jobs that could not be stored; DiskFailure, StoreUnavailable again."""
+        """Store the ends of jobs that were not stored; raises DiskFailure or StoreUnavailable."""
         self._transactions.write(lambda _: None)  # each write does
 
     @property

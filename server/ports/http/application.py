@@ -107,7 +107,7 @@ class Application:
         return None
 
     def _admit(self, request: Request, connection: CallerConnection) -> None:
-        """Raise HTTPException by the head: another server's, a body unread, too many at work."""
+        """Raise HTTPException for a wrong host, a body that nobody reads, or too many requests."""
         if request.method in READING:
             refuse_longer(request, FORM_BYTES)
         host, path = request.headers.get("host"), request.scope["path"]

@@ -125,7 +125,7 @@ class TraceSettings:
             return self.response()
 
     def update(self, settings: Mapping[str, Any]) -> None:
-        """As ``LogLevels.update``. InvalidRequest, NotOffered; PreconditionFailed: no tracing."""
+        """As ``LogLevels.update``; raises NotOffered, too, or PreconditionFailed: no tracing."""
         given = {name: _trace_value(name, setting.value) for name, setting in settings.items()}
         level, rate, count = (given.get(name) for name in _TRACE_SETTINGS[:3])
         if given.get("trace_mode", _TRACE_MODE) not in (_TRACE_MODE, None):

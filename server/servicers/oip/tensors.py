@@ -79,7 +79,7 @@ class OpenInference:
 
     @staticmethod
     def read(data: bytes) -> SplitMessage:
-        """Parse a request, contents as views of ``data``. DecodeError, InvalidRequest: too many."""
+        """Parse a request, with contents as views of ``data``; DecodeError or InvalidRequest."""
         contents: Sequence[bytes | memoryview]
         parts = wire_fields.split(data, _RAW_INPUTS)
         if parts is None:
@@ -102,7 +102,7 @@ class OpenInference:
         return request.message.model_name, request.message.model_version
 
     def given(self, request: SplitMessage, context: Context, in_stream: bool) -> GivenRequest:
-        """The request in the server's terms; inputs may lie in shared memory. Or BraidError."""
+        """The request in the server's terms; raises BraidError. Inputs may be in shared memory."""
         return self.written_by(_write_final_reply if in_stream else write_reply, request, context)
 
     def written_by(

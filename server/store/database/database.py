@@ -110,7 +110,7 @@ class _Attempt:
         self._was_lost = False
 
     def may_repeat(self, error: DBAPIError, seconds: float) -> bool:
-        """True if nothing was changed, and another attempt may go better; ``seconds`` in all."""
+        """True if nothing was changed, and a try ``seconds`` after the first may go better."""
         self._tries += 1
         is_in_time = seconds < REPEAT_SECONDS
         if not is_lost(error):

@@ -142,7 +142,7 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 def _keep_private(file: Path) -> None:
-    """Take a file's rights from group and others, unless it is another's; or PermissionError."""
+    """Take a file's rights from group and others. PermissionError: this user has none."""
     if not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
     status = file.lstat()
@@ -151,7 +151,7 @@ def _keep_private(file: Path) -> None:
 
 
 def _check(database: sqlite3.Connection, check: str, seconds: float) -> None:
-    """Make a check for some seconds at most; sqlite3.Error: the damage, or what hindered."""
+    """Make a check for some seconds at most; raises the sqlite3.Error that it ends with."""
     ends = monotonic() + seconds
     database.set_progress_handler(lambda: monotonic() > ends, _STEPS)
     try:
