@@ -39,7 +39,6 @@ class Difference:
 
     @property
     def kept(self) -> int:
-        """Stages that both have."""
         return sum(change.change == "kept" for change in self.stages)
 
     @property

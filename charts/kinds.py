@@ -49,7 +49,6 @@ OTHER_ENGINE = "#555"
 
 
 def family_of(op: Operator) -> Family:
-    """The family of a unit, by its main operator."""
     kind = op.kind.rpartition(".")[2].lower()
     for family in FAMILIES:
         if any(part in kind for part in family.kinds):

@@ -1,8 +1,4 @@
-"""Timelines as a trace for ui.perfetto.dev and chrome://tracing (the Trace Event Format, JSON).
-
-One process a track, one thread a stream, and one more thread with the stages. Complete events
-(``ph: X``) carry shapes and times as arguments; times are microseconds, as the format wants them.
-"""
+"""Timelines as a trace for ui.perfetto.dev and chrome://tracing (the Trace Event Format, JSON)."""
 
 from __future__ import annotations
 

@@ -70,14 +70,7 @@ def _extent(tracks: Sequence[Timeline]) -> tuple[float, float]:
 def timeline_svg(
     tracks: Sequence[Timeline], graphs: Sequence[OpGraph], heading: str, zoom: int = 1
 ) -> str:
-    """Draw tracks below each other on one axis.
-
-    Args:
-        tracks: at least one; sequential first reads best.
-        graphs: the graph that the units of each track index.
-        heading: what the picture shows, also its title for screen readers.
-        zoom: how many times as wide as usual the axis is.
-    """
+    """Draw tracks, at least one, below each other on one axis of ``zoom`` times the usual width."""
     longest, axis = _extent(tracks)
     width = GUTTER + MARGIN + axis * zoom
     scale = axis * zoom / longest

@@ -62,7 +62,6 @@ class Timeline:
 
     @property
     def lanes(self) -> int:
-        """Number of streams or threads shown."""
         return max((bar.lane for bar in self.bars), default=0) + 1
 
 
@@ -210,7 +209,6 @@ def _in_engine(bar: Bar, part: EnginePart | None) -> Bar:
 
 
 def describe_unit(graph: OpGraph, unit: int) -> list[str]:
-    """Lines that describe a unit: kind, shapes, kernel."""
     op = graph.operators[unit]
     lines = [f"{op.name} ({op.kind})"]
     reads = [f"{name}: {_spec(graph, name)}" for name in op.inputs if name]

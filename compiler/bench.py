@@ -69,18 +69,10 @@ class MeasuringHost(Protocol):
         return None
 
     async def describe(self) -> DeviceDescription:
-        """Describe the device in its present state.
-
-        Raises:
-            WorkerRestarting: no worker is up, it died, or it does not start.
-        """
+        """Describe the device now. WorkerRestarting: no worker is up, it died or does not start."""
 
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
-        """Send a request about a model that the device has loaded; returns its reply.
-
-        Raises:
-            WorkerRestarting: no worker is up, it died, or it does not start.
-        """
+        """Reply to a request about a loaded model; raises WorkerRestarting as ``describe`` does."""
 
     def hold(self) -> None:
         """Let what is measured stand still where it is, so that requests have the cores."""
@@ -119,7 +111,6 @@ class ServingProcess(MeasuringHost):
         return await self._link.call(DescribeDevice())
 
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
-        """Send a request to the worker that serves; the model is loaded there."""
         return await self._link.call(request, on_progress)
 
     def hold(self) -> None:
@@ -158,14 +149,7 @@ class MeasuringProcess(MeasuringHost):
         artefact_of: ArtefactOf,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """Start nothing yet.
-
-        Args:
-            options: options of the worker that serves, with another module and longer limits.
-            arena: shared memory that every worker is given; no tensor crosses it here.
-            artefact_of: finds the artefact of a model that the device has loaded.
-            idle_seconds: time without a call after which the process is ended.
-        """
+        """No tensor crosses ``arena``. After ``idle_seconds`` without a call the process ends."""
         self._name = name
         self._options = options
         self._arena = arena
@@ -184,7 +168,6 @@ class MeasuringProcess(MeasuringHost):
 
     @property
     def is_measuring(self) -> bool:
-        """True if a call is open."""
         return self._open_calls > 0
 
     @property
@@ -192,7 +175,6 @@ class MeasuringProcess(MeasuringHost):
         return self._process.pid if self._process else None
 
     async def describe(self) -> DeviceDescription:
-        """Describe the device; the worker is started first, where needed."""
         self._open_calls += 1
         try:
             await self._may_go_on.wait()
@@ -204,7 +186,6 @@ class MeasuringProcess(MeasuringHost):
             self._end_when_idle()
 
     async def load(self, digest: str) -> None:
-        """Load a model, unless it is loaded; the worker is started first, where needed."""
         await self._with_model(digest)
 
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
@@ -238,7 +219,6 @@ class MeasuringProcess(MeasuringHost):
             self._send(self._process, HoldMeasurements(self.is_held))
 
     def wake(self) -> None:
-        """Begin to start the worker."""
         self._background.start(self._start())
         self._end_when_idle()
 
@@ -263,7 +243,6 @@ class MeasuringProcess(MeasuringHost):
         self._background.start(hear())
 
     async def close(self) -> None:
-        """End the worker; calls in flight fail with WorkerRestarting."""
         self._is_closed = True
         if self._ending is not None:
             self._ending.cancel()
@@ -308,8 +287,7 @@ class MeasuringProcess(MeasuringHost):
     async def _answers(self, process: WorkerProcess) -> None:
         """Wait for the first answer of a worker, which takes long where no core is free.
 
-        Raises:
-            WorkerRestarting: the worker used no CPU time, or took too long; it is ended.
+        Raises WorkerRestarting: the worker used no CPU time, or took too long; it is ended.
         """
         try:
             await process.answer_while_starting(DescribeDevice(), self._options.start_timeout_s)

@@ -1,8 +1,5 @@
 """A search that the bench of a device does by itself: it plans, and measures what it asks for.
 
-    search.py ──SearchPlans──> bench ──SearchProgress: batches of measurements──> cache
-                                └──SearchResult──> plans
-
 What is in the cache goes along with the request; what was measured comes back in batches, which are
 kept while the bench goes on. A bench that dies loses one batch: the search begins again with the
 others.
@@ -31,7 +28,6 @@ class BenchSearch:
     """One search, over all its tries. Belongs to the event loop."""
 
     def __init__(self, work: Work, program: ProgramKey, facts: DeviceFacts) -> None:
-        """Ask for nothing yet."""
         self._work = work
         self._program = program
         self._facts = facts

@@ -49,10 +49,7 @@ class Cache:
         self._latencies_us: dict[str, float] | None = None
 
     async def all_latencies(self) -> Mapping[str, float]:
-        """Latencies in microseconds of all that was measured on the device, by signature.
-
-        Those that were measured last are last.
-        """
+        """Latencies on the device in microseconds by signature, those measured last at the end."""
         if self._latencies_us is None:
             self._latencies_us = await self._call(self._results.all_latencies, self._device_key)
         return self._latencies_us

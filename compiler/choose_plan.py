@@ -64,7 +64,6 @@ class ComparedPlans:
 
     @property
     def plans(self) -> list[StreamPlan]:
-        """Plans in the order in which the device is given them."""
         return [model.plan for model in self.planned]
 
     @property
@@ -98,12 +97,10 @@ def choose_plan(
     """Choose the contender that serves first.
 
     Args:
-        measurements: of the plans, in the same order.
         tolerance: of outputs, relative to the largest element.
         choose: take the best (the portfolio), not the plan of the one planner that was asked.
-        precision: in which the plans computed ...
-        on_chosen_kernels: ... and whether on others than the usual kernels. What serves meanwhile
-            is sequential, in FP32, on the usual ones.
+        on_chosen_kernels: whether others than the usual kernels ran. What serves meanwhile is
+            sequential, in FP32, on the usual ones.
     """
     contenders = contenders_of(plans, measurements, tolerance, is_exact=precision == FP32)
     if precision != FP32 and contenders[0].remark:
@@ -149,13 +146,7 @@ def speeds_of(measurements: Sequence[PlanMeasurement]) -> list[float]:
 
 
 def best_of(complexities: Sequence[Any], speeds: Sequence[float], fit: Sequence[int]) -> int:
-    """Index of the fastest contender; in a draw, of the simplest.
-
-    Args:
-        complexities: of all contenders; of two that draw, the one with the lesser serves.
-        speeds: of all, by turns beside the baseline.
-        fit: indices of those that may serve.
-    """
+    """Index of the fastest contender that is fit to serve; in a draw, of the least complex."""
     best = max(speeds[index] for index in fit)
     draws = [index for index in fit if speeds[index] * (1.0 + DRAW) >= best]
     return min(draws, key=lambda index: (complexities[index], -speeds[index]))
@@ -193,10 +184,8 @@ def contenders_of(
 ) -> tuple[Contender, ...]:
     """Candidates with their measurements; a remark says why one cannot serve at any speed.
 
-    Args:
-        measurements: of them.
-        tolerance: of outputs, relative to the largest element ...
-        is_exact: ... and whether others may err as much as the sequential plan, if that is more.
+    ``tolerance``: of outputs, relative to the largest element. With ``is_exact`` others may err as
+    much as the sequential plan, if that is more.
     """
     named = [(model.planner, model.also) for model in plans.planned]
     named += [(runtime, ()) for runtime in plans.runtimes]

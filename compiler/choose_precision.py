@@ -44,10 +44,8 @@ def choose_precision(
 ) -> PrecisionChoice:
     """Choose the contender that serves.
 
-    Args:
-        fields: what was compared in each precision, the widest first, then narrower ones.
-        measurements: of all of them, in the order of ``fields``.
-        tolerances: of outputs, one a precision, relative to the largest element.
+    ``fields``: the widest precision first. ``measurements``: of all, in that order.
+    ``tolerances``: of outputs, one a precision, relative to the largest element.
     """
     spans = list(_spans(fields))
     parts = [

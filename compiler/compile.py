@@ -65,7 +65,6 @@ class _Compared:
 
     @property
     def choice(self) -> PlanChoice:
-        """What was chosen of all contenders."""
         return self.precision_choice.choice
 
     @property
@@ -75,7 +74,6 @@ class _Compared:
 
     @property
     def field(self) -> FoundPlans:
-        """Plans of the chosen precision."""
         return self.searched[self.precision_choice.precision]
 
     @property
@@ -109,16 +107,8 @@ async def compile(  # as braid.compile, which calls it
 ) -> tuple[Schedule, OpGraph]:
     """Profile, search and verify; returns the schedule, promoted or not, and its static graph.
 
-    Args:
-        imported: the artefact, and what it is compiled for.
-        device: that has the model loaded, and measures nothing else meanwhile.
-        batch_size: in rows.
-        options: that come from whoever compiles, not from the model.
-        cache: of measurements; what is measured here is kept there at once.
-        report: told of the progress.
-
-    Raises:
-        BraidError: there is no schedule, and why.
+    The device has the model loaded, and measures nothing else meanwhile. Measurements are kept in
+    ``cache`` at once. Raises BraidError: there is no schedule, and why.
     """
     steps = _Steps(Work(imported, device, batch_size, options, cache, report))
     while True:
@@ -133,7 +123,6 @@ async def compile(  # as braid.compile, which calls it
 
 
 async def _compiled(steps: _Steps) -> tuple[Schedule, OpGraph]:
-    """Compile, from where it was."""
     if not steps.is_quantised:
         steps.work, steps.is_quantised = await with_quantisation(steps.work), True
     work, searched = steps.work, steps.searched

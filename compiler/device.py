@@ -1,7 +1,5 @@
 """The device that a model is compiled for, as a compilation sees it.
 
-    compile ──ask(request of braid.engine.link.messages)──> worker that measures ──> its reply
-
 Cancelling a call stops what it measures.
 """
 
@@ -50,18 +48,12 @@ class Device(Protocol):
         """Whether it answers ``SearchPlans``; else the search runs in a process of its own."""
 
     async def find_state(self) -> DeviceState:
-        """Distances between its cores now.
-
-        Raises:
-            WorkerRestarting: there is no worker to measure in, or it died; again in a moment.
-        """
+        """Distances between its cores now. WorkerRestarting: there is no worker, or it died."""
 
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Ask about a program of a loaded model; ``on_progress`` is told how far it is.
 
-        Raises:
-            WorkerRestarting: there is no worker to measure in, or it died; again in a moment.
-            DamagedArtefact: the device lost the model.
+        Raises WorkerRestarting as ``find_state``. DamagedArtefact: the device lost the model.
         """
 
 

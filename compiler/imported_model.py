@@ -1,8 +1,4 @@
-"""An artefact with what it is compiled for: programs to measure, keys of schedules.
-
-artefact folder ──read_imported──> ImportedModel ──> compile (program, key of a schedule),
-                                                     devices (load), models that serve
-"""
+"""An artefact with what it is compiled for: programs to measure, keys of schedules."""
 
 from __future__ import annotations
 
@@ -62,7 +58,6 @@ class ImportedModel:
 
     @property
     def takes_rows(self) -> bool:
-        """Whether rows run together."""
         batch = self.report.batch
         return batch is not None and not batch.alone
 
@@ -103,11 +98,7 @@ class ImportedModel:
 
     @property
     def padding(self) -> tuple[PaddedAxis, ...]:
-        """Whether requests may be padded, for each open axis.
-
-        Raises:
-            InvalidRequest: the registration asks for padding that is not exact.
-        """
+        """Padding of requests by open axis. InvalidRequest: what is asked for is not exact."""
         options, report = self.options, self.report
         tolerance = report.verified.tolerance
         return as_asked(report.padding, options.pad, tolerance, is_forbidden=options.no_pad)
@@ -125,9 +116,8 @@ class ImportedModel:
     def at_shapes(self) -> tuple[ImportedModel, ...]:
         """Return the model at each shape that it is scheduled for, the main one first.
 
-        Raises:
-            InvalidRequest: there is no axis for the lengths asked for, one is out of its range, two
-                shapes are equal, or there are too many.
+        Raises InvalidRequest: there is no axis for the lengths asked for, one is out of its range,
+        two shapes are equal, or there are too many.
         """
         options = self.options
         if not (options.more_shapes or options.given_lengths or self.chosen_lengths):
@@ -160,11 +150,7 @@ class ImportedModel:
         return next((one for one in shapes if one.shapes_text == shapes_text), shapes[0])
 
     def _axis_of_lengths(self) -> PaddedAxis:
-        """The one axis along which requests are padded.
-
-        Raises:
-            InvalidRequest: there is none, there are several, or a length is out of its range.
-        """
+        """The only padded axis. InvalidRequest: there is not one, or a length is out of range."""
         exact = [axis for axis in self.padding if axis.exact]
         if len(exact) != 1:
             why = "; ".join(axis.text() for axis in self.padding) or "the import looked at no axis"
@@ -206,10 +192,8 @@ class ImportedModel:
     def inputs(self, batch_size: int) -> dict[str, TensorType]:
         """Static specs of the inputs at ``batch_size`` rows; a fixed batch stays as it is.
 
-        Extents are those asked for at registration, else of the import's example shapes.
-
-        Raises:
-            InvalidRequest: a shape given at registration is of another input, rank or extent.
+        Extents are those asked for at registration, else of the import's example shapes. Raises
+        InvalidRequest: a shape given at registration is of another input, rank or extent.
         """
         inputs, wanted = self.graph.inputs, self.options.input_shapes
         if unknown := sorted(set(wanted) - set(inputs)):
@@ -234,11 +218,7 @@ class ImportedModel:
 
     @property
     def shapes_text(self) -> str:
-        """Extents other than the batch, as keys of schedules have them: "h=48,w=320".
-
-        Raises:
-            InvalidRequest: two inputs give one symbol different extents.
-        """
+        """Extents but the batch, as in keys: "h=48,w=320". InvalidRequest: inputs disagree."""
         extents: dict[str, int] = {}
         inputs = self.inputs(1)
         for name, template in self.graph.inputs.items():
@@ -252,11 +232,7 @@ class ImportedModel:
         return ",".join(f"{symbol}={extents[symbol]}" for symbol in sorted(extents))
 
     def schedule_key(self, device_key: str, batch_size: int) -> ScheduleKey:
-        """Key of the schedule for a batch size on a device.
-
-        Raises:
-            InvalidRequest: two inputs give one symbol different extents.
-        """
+        """Raises InvalidRequest: two inputs give one symbol different extents."""
         options = self.options
         return ScheduleKey(
             model_digest=self.report.sha256,
@@ -270,11 +246,7 @@ class ImportedModel:
         )
 
     def check_samples(self, samples: Arrays) -> int:
-        """Check that samples fit the inputs; returns how many there are.
-
-        Raises:
-            InvalidRequest: an array is missing, unknown, or of another type or shape.
-        """
+        """Check samples against the inputs, or raise InvalidRequest; returns how many there are."""
         set_already = dict(self.static)
         inputs = {name: spec for name, spec in self.inputs(1).items() if name not in set_already}
         return check_fit(samples, inputs, self.graph.inputs)
@@ -294,9 +266,7 @@ def _static_spec(
 def read_imported(digest: str, options: ModelOptions, artefact: Path) -> ImportedModel:
     """Read an artefact folder, and check what no worker looks at. Blocks for some milliseconds.
 
-    Raises:
-        DamagedArtefact: a file is missing, was changed, or is of another upload.
-        SystemShortage: it cannot be read for now.
+    Raises DamagedArtefact, or SystemShortage: it cannot be read for now.
     """
     try:
         report = read_report_of(artefact, digest)

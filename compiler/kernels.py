@@ -1,8 +1,5 @@
 """Which kernel runs each unit: the fastest one measured, remembered by the unit's signature.
 
-    FindKernels ──units with several variants──> in the cache? ──no──> MeasureStage
-                                                        └─> fastest ─> ProgramKey.choices
-
 A choice outlives the model it was made for: it is found again by any model with such a unit.
 """
 
@@ -43,12 +40,7 @@ async def choose_kernels(
     cache: Cache,
     retry: RetryWhileRestarting,
 ) -> ChosenKernels:
-    """Choose the fastest kernels of a program; measures what is not known yet.
-
-    Args:
-        graph: static graph of the program.
-        program: on its usual kernels.
-    """
+    """Choose the fastest kernels of a program; measures what is not known yet."""
     latencies = _Latencies(program, device, cache, retry)
     units = (await retry(lambda: device.ask(FindKernels(program)))).kernels
     await latencies.remember(units)
@@ -85,7 +77,6 @@ class _Latencies:
         self._known_us: dict[str, float] = {}
 
     async def remember(self, units: Sequence[UnitKernels]) -> None:
-        """Look up the latencies that were measured before."""
         names = [self._name(kernels, variant) for kernels in units for variant in kernels.variants]
         self._known_us = dict(await self._cache.find_latencies(names))
 

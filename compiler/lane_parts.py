@@ -40,11 +40,7 @@ async def plans_on_lanes(
 ) -> list[Planned]:
     """Measure branches and rows on lanes; the best plan of each kind, if one is to be compared.
 
-    Args:
-        work: whose device measures.
-        program: on its chosen kernels.
-        graph: of the program; the latencies of its units are in the cache.
-        threads: of the device.
+    The program is on its chosen kernels; the latencies of the graph's units are in the cache.
     """
     versions = work.device.software
     engines = [name for name in work.runtimes(program.precision) if name in versions]
@@ -62,8 +58,6 @@ async def plans_on_lanes(
 
 
 class _Lanes:
-    """Candidates of one program."""
-
     def __init__(
         self,
         work: Work,

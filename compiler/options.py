@@ -128,10 +128,8 @@ class ModelOptions:
 def several_shapes(given: Iterable[tuple[str, tuple[int, ...]]]) -> list[Shapes]:
     """Return the shapes that repeated inputs mean: the nth of each input belong together.
 
-    An input that is given once has that shape in all of them.
-
-    Raises:
-        InvalidRequest: inputs are given for different numbers of shapes.
+    An input that is given once has that shape in all of them. Raises InvalidRequest: inputs are
+    given for different numbers of shapes.
     """
     by_name: dict[str, list[tuple[int, ...]]] = {}
     for name, shape in given:
@@ -170,11 +168,7 @@ def _as_tuples(shapes: Mapping[str, Sequence[int]]) -> Shapes:
 
 
 def _canonical(lengths: str) -> str:
-    """Return lengths as they are stored.
-
-    Raises:
-        InvalidRequest: they are no lengths, equal, or too many.
-    """
+    """Return lengths as they are stored. InvalidRequest: no lengths, equal, or too many."""
     text = lengths.strip() or AUTO_LENGTHS
     if text in (AUTO_LENGTHS, NO_LENGTHS):
         return text

@@ -1,8 +1,5 @@
 """Latencies of parts of a model in engines, alone or side by side: from the cache, or measured.
 
-    stage of parts ──signature, engines, versions, threads, rows──> cache
-                └──not there──> MeasureParts ──> cache
-
 A part that an engine refuses is not kept: another version of Braid may cut it otherwise.
 """
 
@@ -33,14 +30,8 @@ async def stage_latencies(
 ) -> list[float | None]:
     """Latencies of stages in microseconds; None of one that has a part which is refused.
 
-    Args:
-        work: whose device measures.
-        program: on its chosen kernels.
-        graph: of the program.
-        stages: those with own kernels only come before others of the same units.
-
-    Raises:
-        BraidError: the device does not answer, or the model's file cannot be read.
+    Stages with own kernels only come before others of the same units. Raises BraidError: the device
+    does not answer, or the model's file cannot be read.
     """
     names = await asyncio.to_thread(lambda: _names(graph, stages))
     known_us = await work.cache.find_latencies(names)

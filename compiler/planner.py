@@ -1,8 +1,5 @@
 """The parent's side of a planner process: starts it, answers its questions, ends it.
 
-    search.py ──> PlannerProcess ──spawn, JSON lines──> braid.compiler.planner_process
-                          └──asks──> MeasureStages
-
 Guarantees: however the call ends (plan, failure, crash, time limit, cancellation), the process
 is gone. Its crash fails this one call only.
 """
@@ -84,12 +81,7 @@ class PlannerProcess:
     async def __call__(
         self, graph: OpGraph, options: PlannerSettings, facts: DeviceFacts, measure: MeasureStages
     ) -> Sequence[Planned]:
-        """Plan one static graph.
-
-        Raises:
-            PlanningFailed: too big for the search, out of memory or time, or a crash.
-            PlannerInterrupted: the process was killed, stopped or could not be started.
-        """
+        """Plan one static graph; raises PlanningFailed or PlannerInterrupted."""
         async with await self._start() as child:
             # Threads: the messages of a large graph take longer than the event loop may stand.
             await child.send(await asyncio.to_thread(encode, PlanRequest(graph, options, facts)))

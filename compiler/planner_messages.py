@@ -73,7 +73,6 @@ PlannerMessage = PlanRequest | LatencyQuestion | Latencies | PlansFound | Planni
 
 
 def encode(message: PlannerMessage) -> bytes:
-    """Encode a message as one line, newline included."""
     return json.dumps(to_tagged_json(message)).encode() + b"\n"
 
 

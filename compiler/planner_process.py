@@ -52,11 +52,7 @@ class Conversation:
         os._exit(3)  # the server is gone: stop searching at once
 
     def receive(self) -> PlannerMessage:
-        """Wait for the next message.
-
-        Raises:
-            MemoryError: the message does not fit into memory.
-        """
+        """Wait for the next message. Raises MemoryError: the message does not fit into memory."""
         line = self._lines.get()
         if isinstance(line, MemoryError):
             raise line
@@ -68,7 +64,6 @@ class Conversation:
 
 
 def answer(conversation: Conversation) -> None:
-    """Plan one graph, from the first message to the last."""
     request = conversation.receive()
     assert isinstance(request, PlanRequest)
 
@@ -83,7 +78,6 @@ def answer(conversation: Conversation) -> None:
 
 
 def main() -> None:
-    """Read one request from stdin, answer it on stdout."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--memory-bytes", type=int, required=True)
     options = parser.parse_args()

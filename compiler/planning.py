@@ -1,7 +1,5 @@
 """One search over one static graph: which latencies it asks for, and the plans it ends with.
 
-    units ──stages_to_measure──> ask, all at once ──> work bounds ──> planner ──ask──> plans
-
 Synchronous, CPU-bound Python. It runs in a process of its own (planner_process.py), or in a thread
 of the bench that measures what it asks for (process.py).
 """
@@ -52,7 +50,6 @@ class AskingCost:
         self._latency_us: dict[tuple[str, Ask], float] = {}
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """Latency of one stage in microseconds; asked for unless it is known."""
         return self._known([stage], "latency")[0]
 
     def measure_again_us(self, stage: Stage) -> float:
@@ -64,10 +61,7 @@ class AskingCost:
         return self._known(self._alone(), "work")
 
     def ask_all(self, stages: Sequence[Stage], *, work: bool) -> None:
-        """Ask for many stages at once, so that their number is known.
-
-        ``work`` (bool) adds the units alone on one thread.
-        """
+        """Ask for many stages at once, so that their number is known; ``work`` adds ``work_us``."""
         wanted = self._named(stages, "latency")
         if work:
             wanted |= self._named(self._alone(), "work")

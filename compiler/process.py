@@ -1,7 +1,5 @@
 """The bench of a CPU as a process: a device worker that searches, too.
 
-    fork server ──> braid.compiler.process ──> loop of engine/worker, with one more request
-
     SearchPlans ──> SearchThread ──question──> latencies that are known, or measured here
                          │                          └── SearchProgress: a batch, now and then
                          └──plans──> SearchResult
@@ -47,7 +45,6 @@ BATCH_S = 0.1
 
 
 def main() -> None:
-    """Serve one link until it closes."""
     arguments = arguments_of_worker()
     options = json.loads(arguments.options)
     if options.get("gives_way"):

@@ -225,7 +225,6 @@ class BatchSizeProgress:
                 pass  # shown by the counts of the others
 
     def waiting(self) -> None:
-        """Report that another job has the device."""
         self._report("waiting", Phase.PROFILING, "waiting for the device", UNKNOWN)
 
     def waiting_for_node(self) -> None:
@@ -234,11 +233,9 @@ class BatchSizeProgress:
         self._report("elsewhere", Phase.PROFILING, what, UNKNOWN)
 
     def begun(self) -> None:
-        """Begin the batch size: this job has the device now."""
         self.forecast.begin_batch_size()
 
     def briefly(self) -> None:
-        """Report that it is found out whether the batch size pays."""
         self._report("briefly", Phase.VERIFYING, "measuring whether it pays", UNKNOWN)
 
     def retrying(self, what: str) -> None:

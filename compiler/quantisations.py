@@ -1,8 +1,5 @@
 """How a model computes on 8-bit integers: as an earlier schedule of it does, or measured.
 
-    a batch size, a device ──cache──> quantisation of an earlier schedule
-              └──none──> Calibrate, one row at a time ──> kept with the schedule
-
 So all batch sizes and devices of a model, and whoever has its schedules, make one graph.
 Without samples there is none: ranges of made-up inputs would cut off real ones, and no error that
 is measured on made-up inputs would show it.
@@ -27,8 +24,7 @@ log = logging.getLogger("braid.jobs")
 async def with_quantisation(work: Work) -> Work:
     """Add what INT8 needs, if that takes part; with precision auto it may be left out.
 
-    Raises:
-        InvalidRequest: the model was registered in INT8, and cannot be calibrated.
+    Raises InvalidRequest: the model was registered in INT8, and cannot be calibrated.
     """
     precision = work.imported.options.precision
     if precision not in (AUTO, INT8) or INT8 not in work.device.precisions:
@@ -44,7 +40,6 @@ async def with_quantisation(work: Work) -> Work:
 
 
 async def _measured(work: Work) -> Quantisation:
-    """Calibrate on the samples, one row at a time."""
     check_samples(INT8, given=bool(work.samples.path))
     program = work.imported.program(1, FP32)
     tolerance = work.tolerated_in(INT8) if work.is_auto else work.tolerated_error

@@ -1,7 +1,5 @@
 """A plan whose regions run in the engine that is fastest for each, as one more candidate.
 
-    graph ──borders──> regions ──MeasureParts──> device ──cheapest path──> plan with parts
-
 The parts are measured as stages are, one by one, and in each engine the longest row of regions in
 which it is fast: what that takes less than its regions, it saves at borders that it need not know.
 What the plan takes as a whole is measured in the comparison, which checks its outputs, too. A
@@ -56,11 +54,7 @@ async def plan_of_regions(
 ) -> Planned | None:
     """Measure regions in each engine; None: no mixed plan is expected to be faster.
 
-    Args:
-        work: whose device measures.
-        program: on its chosen kernels.
-        graph: of the program; the latencies of its units are in the cache.
-        threads: of the device.
+    The program is on its chosen kernels; the latencies of the graph's units are in the cache.
     """
     engines = work.runtimes(program.precision)
     versions = work.device.software
@@ -169,12 +163,7 @@ async def _measured(
 
 
 def with_present_engines(schedule: Schedule, software: Mapping[str, str]) -> Schedule:
-    """The schedule; asked for again if an engine of one of its parts is gone or another version.
-
-    Args:
-        schedule: as it is stored.
-        software: versions on its device, by name.
-    """
+    """The schedule; asked for again if an engine of one of its parts is gone or another version."""
     for part in schedule.plan.parts:
         present = software.get(part.engine, "")
         if present != part.version and not schedule.is_asked:

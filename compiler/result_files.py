@@ -71,11 +71,7 @@ class ScheduleFile:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
-        """Read a file.
-
-        Raises:
-            ValueError: it is damaged.
-        """
+        """Read a file. Raises ValueError: it is damaged."""
         try:
             body, checksum, _ = content.rsplit(b"\n", 2)
             head, schedule, graph = body.decode().split("\n")
@@ -115,7 +111,6 @@ class ResultFiles(Results):
     """
 
     def __init__(self, folder: Path) -> None:
-        """Read and write nothing yet."""
         self._schedules = folder / SCHEDULES
         self._measurements = folder / MEASUREMENTS
 

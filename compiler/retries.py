@@ -1,8 +1,5 @@
 """Retries of calls that failed because a process was killed or is starting.
 
-    call ──Unavailable──> report ──pause──> call again ... ──> RetriesExhausted
-                                             progress between two tries: counting starts anew
-
 Tries without progress are counted, not seconds: how long a try takes depends on what else the
 machine does. Those in which the database was away do not count in work that another server may
 take over: the registry stops that work when it is away for long.
@@ -45,7 +42,6 @@ class RetryPauses:
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     async def pause(self, tries: int) -> None:
-        """Wait before the next try; ``tries`` were made."""
         await self.sleep(self.pauses_s[min(tries, len(self.pauses_s)) - 1])
 
 
@@ -67,13 +63,11 @@ class RetryWhileRestarting:
         """Call, and call again while that raises Unavailable.
 
         Args:
-            call: makes the call; it begins at the beginning each time.
             progress: grows when something was achieved that the next try need not do again.
             most_tries: in a row without progress; None: one more than there are pauses.
 
-        Raises:
-            RetriesExhausted: it failed too often without progress.
-            KeepsDying: it died ``most_deaths`` times.
+        Raises RetriesExhausted: it failed too often without progress. Raises KeepsDying: it died
+        ``most_deaths`` times.
         """
         most = len(self.pauses.pauses_s) + 1 if most_tries is None else most_tries
         tries, deaths, achieved = 0, 0, progress()

@@ -24,11 +24,7 @@ NO_SAMPLES = GivenSamples()
 
 
 async def read_given(imported: ImportedModel, path: Path) -> GivenSamples:
-    """Read the samples of a model and check them.
-
-    Raises:
-        InvalidRequest: they do not fit its inputs, or are gone.
-    """
+    """Read and check the samples of a model; InvalidRequest: they do not fit, or are gone."""
     try:
         count = await asyncio.to_thread(lambda: imported.check_samples(read_samples(path)))
     except FileNotFoundError as error:

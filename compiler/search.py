@@ -1,8 +1,4 @@
-"""Plans of one batch size on one device in one precision, found but not compared yet.
-
-program ──kernels, facts──> planner <──> StageMeasurer ──> FoundPlans ──> comparison
-   └─ other precisions: a few runs of their sequential plans ──wrong, hopeless──> no search
-"""
+"""Plans of one batch size on one device in one precision, found but not compared yet."""
 
 from __future__ import annotations
 
@@ -48,7 +44,6 @@ class FoundPlans:
 
     @property
     def to_compare(self) -> PlansToCompare:
-        """What the device is given."""
         program, plans = self.kernels.program, self.plans
         return PlansToCompare(program, tuple(plans.plans), plans.runtimes, self.tolerance)
 

@@ -1,8 +1,5 @@
 """A search in a thread of the process that measures: it stands still while something is measured.
 
-    device thread ──next_question──> question ──answer──> ... ──> plans
-          └──close──> the thread ends, also in the midst of a search
-
 The device thread goes on answering its link while the search computes. Limits of time and memory
 hold for the search alone: CPU seconds of its thread from one question to the next, and what the
 process has grown by while it computed.
@@ -94,15 +91,13 @@ class SearchThread:
         self._size_bytes = _allocated_bytes()  # at that time
         self._grown_bytes = 0  # while it computed before
         self.plans: Sequence[Planned] | None = None
-        """What the search ended with."""
         self._thread = threading.Thread(target=self._run, name="search", daemon=True)
         self._thread.start()
 
     def next_question(self) -> Question | None:
         """Wait for the next question for a moment; None: the search computes on, or has ended.
 
-        Raises:
-            BraidError: there is no plan, and why; a limit was reached.
+        Raises BraidError: there is no plan, and why; a limit was reached.
         """
         try:
             event = self._told.get(timeout=TICK_S)
@@ -152,7 +147,6 @@ class SearchThread:
             raise PlanningFailed(OUT_OF_MEMORY)
 
     def _cpu_s(self) -> float:
-        """CPU time of the thread in seconds."""
         if self._clock is None:
             return 0.0
         try:

@@ -1,7 +1,5 @@
 """Whether a device computes more with runs side by side on parts of its threads, and how.
 
-    plan that serves, on all threads ──CompareThroughput──> turns ──sign test──> SideBySideRuns
-
 What is measured is stored with the schedule also where it does not pay, so that it is shown. Short
 networks are not measured: the front end takes longer over a request than the device.
 """

@@ -1,8 +1,5 @@
 """Latencies of a program's stages: from the cache, else measured on the device.
 
-planner ──StageQuery──> StageMeasurer ──known?──> cache
-                             └──no──> device.ask(MeasureStage) ──> cache
-
 A bench that searches by itself answers from ``StageLatencies`` alone (process.py).
 """
 
@@ -52,11 +49,9 @@ class StageLatencies:
         return name + (ONE_THREAD if query.ask == "work" else "")
 
     def look_up(self, cached_us: Mapping[str, float]) -> None:
-        """Take latencies that were found in the cache, by name."""
         self._cached_us.update(cached_us)
 
     def known_us(self, name: str) -> float | None:
-        """Latency that needs no measurement, or None."""
         return self._cached_us.get(name)
 
     def to_measure(self, queries: Sequence[StageQuery]) -> list[bool]:
@@ -131,7 +126,6 @@ class StageMeasurer:
         return latencies_us
 
     async def _measure(self, query: StageQuery, name: str) -> float:
-        """Measure, and keep the latency."""
         began = monotonic()
         request = stage_request(self._program, query)
         timing = await self._retry(lambda: measure(self._device, request))

@@ -66,7 +66,6 @@ class Work:
 
     @property
     def samples(self) -> GivenSamples:
-        """Inputs that errors are measured on."""
         return self.options.samples
 
     @property
@@ -94,7 +93,6 @@ class Work:
 
     @property
     def is_portfolio(self) -> bool:
-        """True if the fastest plan of all planners serves."""
         return self.imported.options.planner.planner == PORTFOLIO
 
     @property
@@ -115,7 +113,6 @@ class Work:
         return [name for name in offered if name not in self.left_out]
 
     def runtimes(self, precision: str) -> tuple[str, ...]:
-        """Other runtimes that take part in a precision."""
         return runtimes_in(precision, self.other_runtimes)
 
     @property

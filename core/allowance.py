@@ -6,13 +6,9 @@
 Under a quota, the kernel stops all threads of a group for the rest of each period (100 ms) once
 they have used it up, also by waiting in a loop.
 
-Groups are of version 1 or 2 (cgroups(7)):
-
-    /proc/self/cgroup     which group, by controller          ┐
-    /proc/self/mountinfo  where its hierarchy is mounted      ┴─> folders, from its own upwards
-
-In a container the outermost group in sight is often the container's own, mounted as if it were the
-root; without a name space of its own for groups, only a part of the hierarchy is mounted.
+Groups are of version 1 or 2 (cgroups(7)). In a container the outermost group in sight is often the
+container's own, mounted as if it were the root; without a name space of its own for groups, only a
+part of the hierarchy is mounted.
 """
 
 from __future__ import annotations
@@ -30,11 +26,8 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
     """Folders of the groups that limit this process by ``controller``, ``cpu`` or ``memory``.
 
-    Args:
-        root: where the system's files are, for tests.
-
-    Returns:
-        the process's own group first, then those around it; of both versions, if both are mounted.
+    ``root``: where the system's files are, for tests. Returns the process's own group first, then
+    those around it; of both versions, if both are mounted.
     """
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
@@ -84,7 +77,6 @@ class CpuAllowance:
 
     @property
     def cpus(self) -> float:
-        """CPUs: as many as there are cores, or the quota if that is less."""
         return min(self.quota, len(self.cores))
 
     @property
@@ -97,7 +89,6 @@ class CpuAllowance:
 
 
 def cpu_allowance(root: Path = ROOT) -> CpuAllowance:
-    """Return what this process may use now; ``root`` is where the system's files are, for tests."""
     cores = tuple(sorted(os.sched_getaffinity(0)))
     quota = min(map(_quota, control_groups("cpu", root)), default=math.inf)
     return CpuAllowance(cores, quota if quota < len(cores) else math.inf)
@@ -130,10 +121,7 @@ class Throttling:
 
 
 def throttling(root: Path = ROOT) -> Throttling:
-    """How often the kernel stopped this process for its quota: of the group that it stopped most.
-
-    All zeros without a quota; ``root`` is where the system's files are, for tests.
-    """
+    """How often the kernel stopped this process for its quota, in the group stopped most."""
     counts = map(_throttling, control_groups("cpu", root))
     return max(counts, key=lambda group: group.throttled, default=Throttling())
 

@@ -1,8 +1,5 @@
 """Child processes of the server: command line, environment, and end with their parent.
 
-    server ──child_environment──> fork server ──> device workers, benches ──end_with_parent──> gone
-    braid demo ──> a server, an exporter                     (each: python -P -m MODULE ...)
-
 A child runs uploaded models, in libraries that have bugs. The server's environment may hold tokens
 and credentials, so a child gets the variables that are listed here and no others. A child that runs
 Python finds Braid among the installed packages, as its parent did, and imports nothing from the

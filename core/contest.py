@@ -152,7 +152,6 @@ class _Challenge:
 
     @property
     def is_due(self) -> bool:
-        """True if requests have paid for a pair."""
         return self.debt + self.cost <= CREDIT
 
     @property
@@ -174,15 +173,12 @@ class _Challenge:
         self.weigh()
 
     def weigh(self) -> None:
-        """Compute the ratio and its standard error from all pairs."""
         if self.ratios:
             self.ratio, self.error, self.deviation = trimmed_mean(self.ratios)
 
 
 @dataclass(slots=True)
 class _Pair:
-    """Two blocks under way."""
-
     challenger: _Challenge
     runs: tuple[str, ...]  # candidates in the order in which they run
     is_free: bool
@@ -258,7 +254,6 @@ class Contest:
 
     @property
     def incumbent(self) -> str:
-        """The candidate that serves."""
         return self._incumbent.name
 
     @property
@@ -355,15 +350,9 @@ class Contest:
         return self._pair
 
     def took(self, candidate: str, run_us: float, *, at: float | None = None) -> None:
-        """Note the worker's run time of a batch.
+        """Note the worker's run time of a batch; ``at`` is its end, in seconds of any steady clock.
 
-        Args:
-            candidate: whom ``next`` gave the batch to; a candidate that has left is ignored.
-            run_us: time of the run.
-            at: when it ended, in seconds of any steady clock; None: unknown.
-
-        Raises:
-            ImpossibleLatency: the time is not a finite number above zero.
+        A candidate that has left is ignored. Raises ImpossibleLatency.
         """
         check_latency(run_us)
         one = self._in.get(candidate)
@@ -387,7 +376,8 @@ class Contest:
     def _count(self, pair: _Pair, at: float | None) -> None:
         """Add a complete pair, then change the incumbent and let slow candidates go."""
         one = pair.challenger
-        block_us = [_block_us(pair.taken_us[name]) for name in (one.name, self._incumbent.name)]
+        names = (one.name, self._incumbent.name)
+        block_us = [median(pair.taken_us[name][1:]) for name in names]  # not the first run
         one.add(log(block_us[0] / block_us[1]))
         one.pairs += 1
         self._pairs += 1
@@ -428,15 +418,10 @@ class Contest:
             self._is_decided = True
 
     def failed(self, candidate: str) -> None:
-        """Let a candidate that failed go; see ``drop``."""
         self.drop(candidate)
 
     def drop(self, candidate: str) -> None:
-        """Let a candidate go, because its memory is needed; the best of the others serves.
-
-        Raises:
-            ValueError: it is the last one.
-        """
+        """Let a candidate go; the best of the others serves. Raises ValueError for the last one."""
         if candidate not in self._in:
             return
         if len(self._in) == 1:
@@ -536,11 +521,6 @@ def trimmed_mean(values: Sequence[float] | deque[float]) -> tuple[float, float, 
     effective = total**2 / sum(weight**2 for weight in weights)
     error = sqrt(variance / effective) / (1.0 - 2.0 * TRIMMED)
     return mean, error, sqrt(variance)
-
-
-def _block_us(taken_us: Sequence[float]) -> float:
-    """Run time that stands for a block: the median without the first run."""
-    return median(taken_us[1:])
 
 
 def _may_go(one: _Challenge) -> bool:

@@ -1,7 +1,4 @@
-"""Time of cores as the kernel counts it, in all and idle.
-
-read ──> CpuTimes at one moment, and at another ──since──> part that was idle
-"""
+"""Time of cores as the kernel counts it, in all and idle."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ class CpuTimes:
 
 
 def read_core_times(cores: Collection[int]) -> dict[int, CpuTimes]:
-    """Return the times of each core."""
     try:
         lines = STATISTICS.read_text().splitlines()
     except OSError:  # another system

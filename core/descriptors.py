@@ -29,11 +29,7 @@ class Descriptor:
         self._open = [number]
 
     def fileno(self) -> int:
-        """Return the number, valid while this object is referred to and nobody closes it.
-
-        Raises:
-            ValueError: it is closed.
-        """
+        """Return the number, valid while this object is referenced. ValueError if it is closed."""
         try:
             return self._open[0]
         except IndexError:

@@ -1,7 +1,5 @@
 """State of a device that its key does not tell: which of its lanes' cores are near one another.
 
-    round trips ──gaps──> groups of near lanes ──name──> metrics, benchmarks, sizes of teams
-
 A virtual machine's cores are moved by its host, and what passes data or barriers between threads
 then takes up to twice as long. A machine of several chiplets or sockets has both distances at once.
 """

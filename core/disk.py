@@ -1,10 +1,6 @@
 """What survives a power cut, and a full, read-only or failing disk, whichever library reports it.
 
-    OSError (errno) ──────────────┐
-    sqlite3.Error (its name) ─────┼── disk_failure ──> braid.core.errors.DiskFailure, or None
-    text of a library in Rust ────┘
-
-The text is looked at last: safetensors and ONNX Runtime pass on the system's words only.
+Messages are looked at last: safetensors and ONNX Runtime pass on the system's words only.
 """
 
 from __future__ import annotations
@@ -46,12 +42,9 @@ def sync(path: Path) -> None:
 
 
 def disk_failure(error: BaseException, where: Path, *, by_text: bool = False) -> DiskFailure | None:
-    """Return the failure of the disk that holds ``where`` if ``error`` came of one, else None.
+    """Return the failure of the disk of ``where`` if ``error`` or one of its causes came of it.
 
-    Args:
-        error: with its causes.
-        where: a folder there.
-        by_text: look for the system's words in the messages, too.
+    ``by_text``: look for the system's words in the messages, too.
     """
     for cause in _chain(error):
         trouble = _trouble(cause) or (_trouble_in_text(str(cause)) if by_text else None)

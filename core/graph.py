@@ -101,11 +101,7 @@ class OpGraph:
         return {out: i for i, op in enumerate(self.operators) for out in op.outputs}
 
     def spec(self, value: str) -> TensorType:
-        """Spec of any value of a static graph.
-
-        Raises:
-            KeyError: the value does not exist or its spec is unknown.
-        """
+        """Spec of a value of a static graph. Raises KeyError if there is none or it is unknown."""
         for table in (self.specs, self.inputs, self.constants):
             if value in table:
                 return table[value]
@@ -120,11 +116,7 @@ class OpGraph:
         )
 
     def verify(self) -> None:
-        """Check every invariant a consumer relies on.
-
-        Raises:
-            InvalidArtefact: naming the first operator or value that breaks one.
-        """
+        """Raise InvalidArtefact, naming the first operator or value that breaks an invariant."""
         sources = [*self.inputs, *self.constants]
         if len(sources) != len(set(sources)):
             raise InvalidArtefact(f"graph {self.name!r}: an input and a constant share a name")
@@ -229,11 +221,7 @@ def _parse_literal(value: Any) -> Literal:
 
 
 def graph_from_json(document: Any) -> OpGraph:
-    """Read and verify a graph.
-
-    Raises:
-        InvalidArtefact: another format version, a missing field, a broken invariant.
-    """
+    """Read and verify a graph; raises InvalidArtefact."""
     if not isinstance(document, dict) or document.get("format") != GRAPH_FORMAT:
         stated = document.get("format") if isinstance(document, dict) else type(document).__name__
         raise InvalidArtefact(
@@ -283,11 +271,7 @@ use_own_form(OpGraph, graph_to_json, graph_from_json)
 
 
 def load_graph(text: str) -> OpGraph:
-    """Read a graph from JSON text.
-
-    Raises:
-        InvalidArtefact: not JSON, or not a graph.
-    """
+    """Read a graph from JSON text. Raises InvalidArtefact: not JSON, or not a graph."""
     try:
         document = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:

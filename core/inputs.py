@@ -1,7 +1,5 @@
 """Inputs of a call, checked against those of a model; names the first mistake.
 
-    GivenTensor ──named_inputs, check_inputs──> ShapeClass, rows ──> a batch's program
-
 Knows no protocol. Everything a caller can get wrong about a tensor ends here, as InvalidTensor with
 the name of the input, what came and what is wanted.
 """
@@ -36,11 +34,7 @@ class StoredContent(Protocol):
         """Copy of the content."""
 
     def read_into(self, memory: memoryview, start: int) -> None:
-        """Fill ``memory`` from byte ``start`` of the content on.
-
-        Raises:
-            InvalidRequest: it cannot be read (any more).
-        """
+        """Fill ``memory`` from byte ``start`` on; raises InvalidRequest if it cannot be read."""
 
 
 Content = bytes | memoryview | StoredContent | Strings
@@ -203,12 +197,7 @@ def _check_tensor(
 
 
 def checked_strings(tensor: GivenTensor) -> Work[Strings]:
-    """Return the strings of an input whose shape is checked.
-
-    Raises:
-        InvalidTensor: there are too many, they lie in shared memory, or lengths or characters are
-            wrong.
-    """
+    """Return the strings of an input whose shape is checked; raises InvalidTensor."""
     name, count = tensor.name, math.prod(tensor.shape)
     if not isinstance(tensor.data, bytes | memoryview):
         raise InvalidTensor(

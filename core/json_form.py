@@ -63,22 +63,12 @@ def from_json(kind: Any, document: Any) -> Any: ...
 
 
 def from_json(kind: Any, document: Any) -> Any:
-    """Read a value of ``kind``, a dataclass or a union of dataclasses.
-
-    Raises:
-        MalformedJson: a field is unknown, missing or of another type.
-        BraidError: the class refuses the values.
-    """
+    """Read a dataclass or a union of them. Raises MalformedJson, or a BraidError of the class."""
     return _reader(kind)(document)
 
 
 def from_stored_json(kind: type[T], document: Any) -> T:
-    """Read a value of ``kind`` from a stored document; unknown fields are ignored.
-
-    Raises:
-        MalformedJson: a field is missing or of another type.
-        BraidError: the class refuses the values.
-    """
+    """As ``from_json``, of a stored document: unknown fields are ignored."""
     any_kind: Any = kind
     value: T = _reader(any_kind, is_stored=True)(document)
     return value
@@ -153,9 +143,11 @@ def _reader(kind: Any, *, is_stored: bool = False) -> Convert:
     if origin is tuple and arguments[-1] is not ...:
         return _row_reader([inner(argument) for argument in arguments])
     if origin in (tuple, list, Sequence):
-        return _list_reader(list if origin is list else tuple, inner(arguments[0]))
+        make, item = list if origin is list else tuple, inner(arguments[0])
+        return lambda value: make(map(item, _checked_list(value)))
     if origin in (dict, Mapping):
-        return _mapping_reader(inner(arguments[1]))
+        read = inner(arguments[1])
+        return lambda value: {name: read(v) for name, v in _checked_object(value).items()}
     if kind is bytes:
         return _read_bytes
     if kind is Path:
@@ -203,14 +195,6 @@ def _row_reader(items: Sequence[Convert]) -> Convert:
         lambda v: isinstance(v, list) and len(v) == len(items), f"a list of {len(items)}"
     )
     return lambda value: tuple(item(v) for item, v in zip(items, row(value), strict=True))
-
-
-def _list_reader(kind: type, item: Convert) -> Convert:
-    return lambda value: kind(map(item, _checked_list(value)))
-
-
-def _mapping_reader(item: Convert) -> Convert:
-    return lambda value: {key: item(content) for key, content in _checked_object(value).items()}
 
 
 def _read_bytes(value: Any) -> bytes:

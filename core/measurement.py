@@ -1,8 +1,4 @@
-"""Measurements: one type for each fact, from the engine's timers to the store.
-
-engine (timers) ──> braid.server.jobs ──> store, planners     refused: latencies that cannot be
-paired ratio with its interval ──speed_text──> CLI, console, messages: the same text everywhere
-"""
+"""Measurements: one type for each fact, from the engine's timers to the store."""
 
 from __future__ import annotations
 
@@ -19,11 +15,7 @@ def is_latency(latency_us: object) -> bool:
 
 
 def check_latency(latency_us: float | None) -> None:
-    """Refuse a latency that is not a finite number above zero; None stands for an unknown one.
-
-    Raises:
-        ImpossibleLatency: it is not a finite number above zero.
-    """
+    """Raise ImpossibleLatency unless it is a finite number above zero, or None: unknown."""
     if latency_us is not None and not is_latency(latency_us):
         raise ImpossibleLatency(latency_us)
 
@@ -129,7 +121,6 @@ class SideBySideRuns:
 
     @property
     def pays(self) -> bool:
-        """True if more runs a second are computed so, without doubt."""
         return self.gain.is_faster
 
 

@@ -1,8 +1,5 @@
 """Threads for calls that may never return, such as reads of another machine's disk.
 
-    caller ──run──> a thread of its own, a few at once ──> result
-              └── cancelled: no end of a loop or a process waits for the thread
-
 ``asyncio.to_thread`` has few threads for everything, which such calls would take away for good.
 """
 

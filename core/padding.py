@@ -23,8 +23,6 @@ MASK = "mask"
 REPEAT = "repeat"
 """Copies of the last position."""
 
-WAYS = (ZEROS, MASK, REPEAT)
-
 BY_CONSTRUCTION = "construction"
 BY_TRIAL = "trial"
 BY_REQUEST = "request"
@@ -51,7 +49,7 @@ class PaddedInput:
     """Dimension of an input along an open axis, and what follows the request's content there."""
 
     dimension: int
-    way: str  # of WAYS
+    way: str  # ZEROS, MASK or REPEAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +82,8 @@ def as_asked(
 ) -> tuple[PaddedAxis, ...]:
     """Return the verdicts of an import as a registration changes them.
 
-    Args:
-        axes: of the import.
-        ways: axis -> how all inputs are padded along it, though nothing shows that to be exact.
-        tolerance: of the trials of such padding.
-        is_forbidden: nothing is padded.
-
-    Raises:
-        InvalidRequest: there is no such axis, or trials were not within the tolerance.
+    ``ways``: axis -> how all inputs are padded along it, though nothing shows that to be exact.
+    Raises InvalidRequest: there is no such axis, or trials were not within ``tolerance``.
     """
     if is_forbidden:
         return refused(axes, "forbidden at registration")
@@ -146,7 +138,6 @@ def _as_asked(axis: PaddedAxis, way: str | None, tolerance: float) -> PaddedAxis
 
 
 def length_of(shape_class: ShapeClass, axis: PaddedAxis) -> int:
-    """Return the extent of a class along an axis."""
     return next(
         int(spec.shape[axis.inputs[name].dimension])
         for name, spec in shape_class.inputs
@@ -188,12 +179,9 @@ def _begins_with_ones(tensor: GivenTensor, dimension: int) -> bool:
 
 
 def pad(inputs: Sequence[GivenTensor], axis: PaddedAxis, to: int) -> list[GivenTensor]:
-    """Return the inputs with ``to`` positions along the axis.
+    """Return checked inputs with ``to`` positions along the axis, no fewer than they have.
 
-    Args:
-        inputs: checked against the model.
-        axis: may be inexact: the caller decides, see ``takes``.
-        to: no less than what they have, which is one at least.
+    ``axis`` may be inexact: the caller decides, see ``takes``.
     """
     return [
         _padded(tensor, axis.inputs[tensor.name], to) if tensor.name in axis.inputs else tensor

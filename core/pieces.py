@@ -1,9 +1,5 @@
 """Long work in pieces, between which an event loop serves whoever else waits for it.
 
-    Work ──finished──> its result, at once: where there is no event loop
-      ├──in_steps──> its result; the loop goes round after each piece
-      └──Turns.finish──> its result; of all work under way, the loop does one piece each time round
-
 A piece takes a few milliseconds at most. Work that ends with its first piece waits for nothing.
 """
 
@@ -56,11 +52,9 @@ class Turns:
         self._turn = asyncio.Lock()
 
     async def finish(self, work: Work[T], among: asyncio.Semaphore | None = None) -> T:
-        """Return the result of work.
+        """Return the result of work, of which the first piece is done at once.
 
-        Args:
-            work: its first piece is done at once.
-            among: entered for the further pieces, by work that takes much memory.
+        ``among``: entered for the further pieces, by work that takes much memory.
         """
         try:
             next(work)

@@ -111,7 +111,6 @@ class StreamPlan:
 
 
 def sequential_plan(units: int) -> StreamPlan:
-    """Return the plan with one stream and the operators in the order of the graph."""
     return StreamPlan(tuple(Launch(unit, 0) for unit in range(units)), streams=1)
 
 
@@ -134,13 +133,8 @@ def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None
     that comes after u (transitively), or a barrier stands between them. Proved with one bit set
     per launch: what is certain to have finished when the unit starts.
 
-    Args:
-        plan: the plan of a graph with ``len(predecessors)`` units.
-        predecessors: for each unit, the units it reads from.
-
-    Raises:
-        InvalidArtefact: naming the unit launched twice or never, the edge not respected, or the
-            units merged although one reads from the other.
+    ``predecessors``: for each unit, the units it reads from. Raises InvalidArtefact, which names
+    the unit, the edge or the merged units at fault.
     """
     order = [launch.unit for launch in plan.launches]
     if sorted(order) != list(range(len(predecessors))):
@@ -179,12 +173,7 @@ def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
 
 
 def plan_from_json(document: Mapping[str, Any]) -> StreamPlan:
-    """Read a plan.
-
-    Raises:
-        InvalidArtefact: it is malformed, or chooses threads of units or bands of rows, as plans of
-            a9f91505 and before could.
-    """
+    """Read a plan. Raises InvalidArtefact, also for threads or bands as of a9f91505 and before."""
     try:
         if "bands" in document or any(len(launch) > 3 for launch in document["launches"]):
             raise InvalidArtefact(f"the plan has teams or bands, {NO_MORE}")

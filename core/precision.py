@@ -76,6 +76,5 @@ def allowed_in(allowed: float, graph: OpGraph, narrow_type: str = "") -> float:
 
 
 def check_precision(name: str) -> None:
-    """Raise InvalidRequest unless a registration can ask for ``name``."""
     if name not in ASKED:
         raise InvalidRequest(f"no precision {name!r}; there are {', '.join(ASKED)}")

@@ -1,7 +1,5 @@
 """Names of what a device runs: a program, and a plan of it.
 
-    ModelReplica, jobs ──ProgramKey, PlanToRun──> Device, Bench ──messages──> worker
-
 A *program* is a model bound to input shapes: its static graph with a kernel for each unit. A worker
 makes it when it is first asked for and keeps it by its key.
 """
@@ -55,7 +53,6 @@ class ProgramKey:
 
     @property
     def specs(self) -> dict[str, TensorType]:
-        """Static input specs by name, in the model's order."""
         return dict(self.inputs)
 
 

@@ -1,7 +1,5 @@
 """How an FP32 model computes on 8-bit integers: ranges of its values, and units that stay wide.
 
-    samples ──engine/worker/measuring/calibration──> Quantisation ──engine/passes/quantised──> graph
-
 It is found once for a registration and kept with each schedule, so that every batch size, device
 and restart makes the same graph of it.
 """
@@ -55,11 +53,7 @@ class Quantisation:
 
     @staticmethod
     def parsed(text: str) -> Quantisation:
-        """Read ``text``.
-
-        Raises:
-            InvalidArtefact: it is none.
-        """
+        """Read ``text``. Raises InvalidArtefact: it is none."""
         try:
             ranges, wide, *more = json.loads(text)
             limits = {name: (float(least), float(most)) for name, (least, most) in ranges.items()}

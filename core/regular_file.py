@@ -1,8 +1,5 @@
 """Files that operators name, opened only if they are files: others may never end, or never open.
 
-    path ──stat──> opened without waiting ──fstat──> a regular file, links followed
-             └── folder, pipe, socket, device: NoRegularFile
-
 A device is not even opened: that alone does something to many. What is read whole has a limit, as a
 sparse file of terabytes takes no disk.
 """
@@ -41,12 +38,7 @@ def check_file(path: Path) -> None:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a file to read its bytes.
-
-    Raises:
-        NoRegularFile: there is something else at the path.
-        OSError: there is nothing, or it cannot be read.
-    """
+    """Open a file to read its bytes. Raises NoRegularFile, or another OSError."""
     check_file(path)
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115  (the caller closes it)
     try:
@@ -58,11 +50,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        OSError: as ``open_file``, or it is larger than ``most_bytes``.
-    """
+    """Return the content of a file. Raises OSError, also if it is larger than ``most_bytes``."""
     with open_file(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         content = file.read(min(size_bytes, most_bytes) + 1)  # it allocates as much as it is told

@@ -1,7 +1,5 @@
 """Removal of folders that is tried again later: with no descriptor left, none can be listed.
 
-    remove_folder ──fails──> a timer's thread, after 1, 2, 4 ... 64 s ──> a warning
-
 A process that ends meanwhile leaves the folder to whoever sweeps at its next start.
 """
 
@@ -21,11 +19,9 @@ FIRST_S, LAST_S = 1.0, 64.0
 
 
 def remove_folder(folder: Path, remove: Callable[[], None] | None = None) -> None:
-    """Remove a folder and all that is in it, now or, where that fails, from a thread later.
+    """Remove a folder, if it exists, now or, where that fails, from a thread later.
 
-    Args:
-        folder: of a name that nobody uses again. It may be missing.
-        remove: does it, in place of ``shutil.rmtree``; passes over errors.
+    Nobody may use its name again. ``remove`` stands for ``shutil.rmtree`` and passes over errors.
     """
     _try(folder, remove or partial(shutil.rmtree, folder, ignore_errors=True), FIRST_S)
 

@@ -28,5 +28,4 @@ _COMPUTE_IN: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 def runtimes_in(precision: str, runtimes: Iterable[str]) -> tuple[str, ...]:
-    """Those of ``runtimes`` that can compute a model in ``precision``."""
     return tuple(name for name in runtimes if precision in _COMPUTE_IN[name])

@@ -1,7 +1,5 @@
 """Schedules: plans with their measurements, as documents to store, show and exchange.
 
-    Schedule = stages + where it came from        StreamPlan (core/plan.py) = how it is launched
-
 A schedule is JSON, versioned and checksummed. Its provenance says what was predicted, what was
 measured, against which sequential baseline, and with which software.
 """
@@ -58,7 +56,6 @@ class Stage:
 
     @property
     def operators(self) -> tuple[int, ...]:
-        """All operators of the stage, ascending."""
         return tuple(sorted(op for group in self.groups for op in group))
 
 
@@ -408,7 +405,6 @@ class Schedule:
 
     @property
     def speed(self) -> Speed | None:
-        """Speed beside the sequential plan, as shown to users."""
         return self.chosen.speed if self.chosen is not None else None
 
     @property
@@ -438,7 +434,6 @@ class Schedule:
 
     @property
     def table(self) -> ContestTable:
-        """Its candidates as they are stored."""
         rows = [
             ContestRow(one.name, latency_us=one.latency_us, plan_id=self.led_by(one.name).plan_id)
             for one in self.candidates
@@ -452,11 +447,7 @@ class Schedule:
         is_decided: bool = False,
         latencies_us: Mapping[str, float | None] = NO_LATENCIES,
     ) -> Schedule:
-        """The same schedule with another of its candidates in force, and latencies of some.
-
-        Raises:
-            ScheduleNotFound: it has no such candidate.
-        """
+        """This schedule with candidate ``name`` in force; raises ScheduleNotFound."""
         candidates = {
             one.name: replace(one, latency_us=latencies_us.get(one.name) or one.latency_us)
             for one in self.candidates
@@ -490,12 +481,6 @@ class Schedule:
     def is_asked(self) -> bool:
         """True if the next job of its model makes it again."""
         return bool(self.provenance.again)
-
-    @property
-    def serves_sequentially(self) -> bool:
-        """True if units run one after the other where it is in force, in this process's runtime."""
-        in_sequence = not self.runtime and runs_in_sequence(self.plan)
-        return in_sequence or not self.provenance.promoted
 
     @property
     def sequential_spread(self) -> float | None:
@@ -533,11 +518,7 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
 
 
 def schedule_from_json(document: Any) -> Schedule:
-    """Read a schedule.
-
-    Raises:
-        InvalidArtefact: another format version, a wrong checksum, a missing field.
-    """
+    """Read a schedule; raises InvalidArtefact, also for another version or a wrong checksum."""
     if not isinstance(document, dict):
         raise InvalidArtefact("a schedule is a JSON object")
     body = {name: value for name, value in document.items() if name != "sha256"}

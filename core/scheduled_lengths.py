@@ -1,8 +1,5 @@
 """Scheduled lengths along a padded axis, and which of them a shorter call pays to be padded to.
 
-    length 53 ──next scheduled length──> 64 ──cheaper than unpadded──> the plan of 64
-         └─────────────────────────────────────────otherwise──> as without one
-
 Of a server and of the library alike. Padding is exact along the axis (``braid.core.padding``).
 """
 

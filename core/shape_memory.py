@@ -1,7 +1,5 @@
 """Memory of what was prepared for shapes as they came, of all models of one device.
 
-    model ──keep(key, bytes)──> ShapeMemory ──> what has to go, of whoever holds the most
-
 Bounded in bytes, whatever their number. The holder with the most gives up what it used least
 recently, so a model that gets ever new shapes drops its own once it holds more than the others,
 and never those of a model that holds less.

@@ -43,8 +43,7 @@ IN_SESSION = 8
 """One new class in so many runs in the session first, so that its seconds are known as of now."""
 
 TO_MEASURE, AGAIN = 1 / 16, 1 / 64
-"""Preparations that do not pay are made to measure their cost: for the first of these parts of new
-classes' time while it is guessed, for the second one later."""
+"""Parts of new classes' time spent on preparations to measure their cost: first, and later."""
 
 FORGET = 1 / 64
 """Part by which what was learned of seconds saved is forgotten with each new class, so that what

@@ -1,8 +1,5 @@
 """Recognition of a system that has no descriptors, processes or memory left for now.
 
-    OSError (errno), with its causes ──> shortage ──> braid.core.errors.SystemShortage, or None
-                         of an artefact ──> unreadable ──> SystemShortage, or InvalidArtefact
-
 A file that cannot be opened for want of descriptors is not damaged: it must not be made anew.
 """
 

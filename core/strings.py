@@ -47,9 +47,8 @@ class Strings:
 def read_strings(data: bytes | memoryview, count: int) -> Work[Strings]:
     """Check the raw form of ``count`` strings.
 
-    Raises:
-        ValueError: the lengths do not fit the bytes or the count, or a string is no UTF-8; the
-            message begins with a verb, for the name of a tensor before it.
+    Raises ValueError: the lengths do not fit the bytes or the count, or a string is no UTF-8; the
+    message begins with a verb, for the name of a tensor before it.
     """
     ends, at, size, pause = array("I"), 0, len(data), PIECE_BYTES
     unpack = LENGTH.unpack_from

@@ -53,11 +53,7 @@ class CacheFolder:
     @classmethod
     @asynccontextmanager
     async def open(cls, root: Path) -> AsyncIterator[CacheFolder]:
-        """Wait until no other process or thread compiles into a folder.
-
-        Raises:
-            StartupError: the folder cannot be written.
-        """
+        """Wait until no other process or thread compiles into a folder; raises StartupError."""
         folder = cls(root)
         with ExitStack() as opened:
             try:
@@ -71,12 +67,7 @@ class CacheFolder:
             yield folder
 
     async def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function that reads or writes here in another thread.
-
-        Raises:
-            DiskFailure: the disk is full, read-only or failing.
-            SystemShortage: no file can be opened for now.
-        """
+        """Run a function on the files in another thread; raises DiskFailure or SystemShortage."""
         with self.disk_errors():
             return await asyncio.to_thread(function, *args, **kwargs)
 
@@ -106,10 +97,8 @@ class CacheFolder:
     def has_sound_artefact(self, digest: str, *, is_tried: bool = False) -> bool:
         """True if the artefact is complete; an incomplete one is removed.
 
-        With ``is_tried`` also one of a model that ran on nothing that its import tried.
-
-        Raises:
-            SystemShortage: it cannot be looked at for now.
+        With ``is_tried`` also one of a model that ran on nothing that its import tried. Raises
+        SystemShortage: it cannot be looked at for now.
         """
         artefact = self.artefact(digest)
         try:

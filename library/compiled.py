@@ -40,7 +40,6 @@ class Compiled:
         return a_row * batch_size or 1.0
 
     def to_run(self, shape_class: ShapeClass, batch_size: int) -> PlanToRun:
-        """Return the plan that a server runs for batches of one size of a shape class."""
         inputs, is_alone = shape_class.inputs, shape_class.is_alone
         if self.imported.report.batch is not None and not is_alone:
             inputs = tuple(

@@ -181,8 +181,7 @@ def _in_a_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 def export_module(module: torch.nn.Module, example_inputs: Any, path: Path) -> Path:
     """Write a module as ``torch.export`` saves it, in evaluation mode; returns ``path``.
 
-    Raises:
-        InvalidRequest: there are no example inputs, or torch cannot export the module with them.
+    Raises InvalidRequest: there are no example inputs, or torch cannot export the module with them.
     """
     inputs = _example_tensors(example_inputs)
     with _evaluating(module), warnings.catch_warnings():

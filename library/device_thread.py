@@ -1,7 +1,5 @@
 """One thread of this process that leads the threads of a CPU device and runs all its work.
 
-callers ──call──> queue ──> device thread ──> plans on pinned threads (engine/cpu)
-
 OpenMP gives each calling thread a team of its own; so all runs of a device come from one thread,
 one after the other, whichever threads call. Networks on the same cores share it. A caller gives up
 the team that its own torch operators made: beside it the device's would sleep at every barrier.
@@ -70,11 +68,7 @@ class DeviceThread:
             raise
 
     def call(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in the device thread and return its result, or raise its error.
-
-        Raises:
-            PreconditionFailed: the process was forked since the thread was started.
-        """
+        """Result of ``work`` in the thread. PreconditionFailed: the process has been forked."""
         if os.getpid() != self._pid:
             raise PreconditionFailed("a network cannot be used after a fork; compile or load it")
         end_team()
@@ -106,8 +100,7 @@ class DeviceThread:
     def prepare(self, to_run: PlanToRun) -> Executable:
         """Make a plan of a loaded model ready, and run it once; in the device thread.
 
-        Raises:
-            InvalidRequest: the model cannot run at these shapes.
+        Raises InvalidRequest: the model cannot run at these shapes.
         """
         ready = self.models.executable_of(to_run, None)
         executable = Executable.of(next(self._numbers), ready, to_run.plan_id)

@@ -1,7 +1,5 @@
 """Calls of other lengths in the plans of compiled ones, where padding is exact.
 
-    call of length 53 ──pad──> 64, which was compiled ──plan──> outputs ──cut──> 53
-
 As in a server (``braid.core.scheduled_lengths``), but by the comparisons of the schedules alone:
 what calls take is not observed.
 """

@@ -47,17 +47,12 @@ class MeasuredDevice:
         return (await self.bench.describe()).state
 
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
-        """Ask about a program of a loaded model."""
         return await self.bench.call(request, on_progress)
 
 
 @asynccontextmanager
 async def measured_device(settings: Settings) -> AsyncIterator[MeasuredDevice]:
-    """Start the device of the settings; its worker has ended afterwards.
-
-    Raises:
-        StartupError: the device cannot be used.
-    """
+    """Start the device of the settings, ended afterwards; StartupError: it cannot be used."""
     name = parse_device(*settings.devices)
     options = replace(worker_options(settings, name), module=MODULE)
     arena, artefacts = Arena(options.arena_bytes), dict[str, Path]()

@@ -1,7 +1,5 @@
 """A network that is ready to run in this process: what ``braid.compile`` and ``braid.load`` return.
 
-net(x) ──checked──> Route (batches of rows, each with its plan) ──device thread──> outputs
-
 Rows are cut into batches of the compiled sizes and padded as is cheapest by their measured
 latencies, as a server does it. Calls shorter than a compiled length may be padded to it
 (``braid.library.lengths``). Other shapes are left to ``braid.library.other_shapes``, if possible
@@ -59,7 +57,6 @@ class _Batch:
 
     @property
     def is_full(self) -> bool:
-        """True if no row is padding."""
         return self.rows == self.size
 
 
@@ -281,11 +278,7 @@ class Network:
 
     @property
     def schedule(self) -> NetworkSchedule:
-        """Schedule of the smallest batch size, which a notebook shows as a timeline.
-
-        Raises:
-            PreconditionFailed: none was found.
-        """
+        """Schedule of the smallest batch size; PreconditionFailed: none was found."""
         if not self.schedules:
             why = "; ".join(self.remarks) or "it was compiled on another device"
             raise PreconditionFailed(f"the network {self.name} has no schedule: {why}")

@@ -42,7 +42,6 @@ class OtherShapes:
     """The session and the executables of one network. Used in the device thread only."""
 
     def __init__(self, device: DeviceThread, compiled: Compiled) -> None:
-        """There is no session yet."""
         self.prepared = self.dropped = 0
         self.takes_rows = False  # all of a call at once, as the session does
         self._device = device
@@ -100,8 +99,7 @@ class OtherShapes:
     def run(self, key: Key, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Run all inputs of a class; the outputs may be overwritten by the next run.
 
-        Raises:
-            InvalidRequest: the model cannot run at these shapes, or on these values.
+        Raises InvalidRequest: the model cannot run at these shapes, or on these values.
         """
         use = self._uses.of(key)
         if use.session is None or (key in self._own and use.is_owns_turn):

@@ -1,9 +1,5 @@
 """One compilation from a file to its schedules, in a thread, with a folder of its own.
 
-    file ──> importer ──artefact──> braid.compiler.compile ──> Compiled
-                                        │ worker, planner: ended when the thread ends
-                                        └── however it ends
-
 Schedules and measurements are kept in the folder, so that compiling again takes a moment. One
 process compiles into it at a time; others wait.
 
@@ -76,9 +72,7 @@ class GivenFile:
 async def compile_file(given: GivenFile, settings: Settings, report: ReportProgress) -> Compiled:
     """Take a model file from import to its schedules; all processes have ended afterwards.
 
-    Raises:
-        BraidError: the file cannot be imported, or the device cannot run it.
-        OSError: the file cannot be read.
+    Raises BraidError: it cannot be imported or run. Raises OSError: it cannot be read.
     """
     async with CacheFolder.open(settings.store) as folder, measured_device(settings) as device:
         check_offered(given.options.precision, [device])
@@ -148,11 +142,7 @@ async def _at_shape(
 def _receive(given: GivenFile, work: Path, max_samples_bytes: int) -> _Received:
     """Copy a model file and its samples into a folder.
 
-    Raises:
-        InvalidUpload: the file is empty, or the samples take too many bytes.
-        InvalidRequest: the samples are no .npz file, or its arrays do not go together; or a file
-            of weights that the model names is missing.
-        OSError: the file cannot be read.
+    Raises InvalidUpload, InvalidRequest (samples, or a missing file of weights), OSError.
     """
     file, samples, options, digest = work / "model", work / "samples", given.options, sha256()
     chunks = _with_its_data(given.path).chunks()

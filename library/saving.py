@@ -36,12 +36,7 @@ MAX_FILE_BYTES = 1 << 30
 
 
 def save(name: str, compiled: Compiled, folder: Path) -> None:
-    """Write a network; ``folder`` must not exist, and appears whole or not at all.
-
-    Raises:
-        FileExistsError: the folder exists.
-        OSError: it cannot be written.
-    """
+    """Write a network to ``folder``, which must not exist and appears whole or not at all."""
     if folder.exists():
         raise FileExistsError(f"{folder} exists already")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +62,6 @@ def _document(name: str, compiled: Compiled) -> dict[str, Any]:
 
 
 def _shape_document(compiled: Compiled) -> dict[str, Any]:
-    """What is of one of the compiled shapes."""
     return {
         "options": compiled.imported.options.to_json(),
         "schedules": [

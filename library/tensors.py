@@ -43,8 +43,7 @@ class GivenInputs:
 def given_inputs(given: Inputs, names: Sequence[str]) -> GivenInputs:
     """Name the inputs of a call, uncopied where their elements lie in order.
 
-    Raises:
-        InvalidTensor: one array for several inputs, or something that is no array.
+    Raises InvalidTensor: one array for several inputs, or something that is no array.
     """
     if isinstance(given, _ARRAYS) or not isinstance(given, Mapping):
         if len(names) != 1:
@@ -74,11 +73,7 @@ def _tensor(name: str, array: Array) -> Array:
 
 
 def _texts(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Strings of an array, bytes as UTF-8.
-
-    Raises:
-        InvalidTensor: an element is neither.
-    """
+    """Strings of an array, bytes as UTF-8. Raises InvalidTensor: an element is neither."""
     texts = array.reshape(-1).tolist()
     for place, text in enumerate(texts):
         if isinstance(text, bytes):

@@ -33,11 +33,7 @@ class AbstractGraph:
 
 
 def load_abstract_graph(text: str) -> AbstractGraph:
-    """Read an abstract graph from JSON.
-
-    Raises:
-        InvalidArtefact: not such a graph; the message names the operator.
-    """
+    """Read an abstract graph from JSON; InvalidArtefact names the operator at fault."""
     try:
         document = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:

@@ -53,7 +53,6 @@ class LatencyBounds:
 
     @property
     def learnt(self) -> int:
-        """Number of measured stages noted so far."""
         return len(self._measured)
 
     def from_sub_stages(self, ending: int, groups: int, since: int) -> float:

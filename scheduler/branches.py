@@ -27,13 +27,8 @@ def find_branches(
 ) -> Branches | None:
     """Find the row of units whose branches gain most on lanes; None: nothing gains enough.
 
-    Args:
-        graph: static, its units in topological order.
-        starts: positions at which the row may begin, beside the first unit.
-        work_us: of each unit.
-        lanes: that run side by side.
-
-    Cost: about O(n) for each start, where there are few branches at a time.
+    ``starts``: positions at which the row may begin, beside the first unit. Cost: about O(n) for
+    each start, where there are few branches at a time.
     """
     makers = {value: at for at, unit in enumerate(graph.operators) for value in unit.outputs}
     reads = [

@@ -1,8 +1,4 @@
-"""Protocols of what planners ask the engine, and one cost that needs no device.
-
-planner ──asks──> StageCost        how long a stage takes, measured
-        ──reads─> DeviceFacts      merging, overheads, use of the device (core/measurement.py)
-"""
+"""Protocols of what planners ask the engine, and one cost that needs no device."""
 
 from __future__ import annotations
 

@@ -44,11 +44,7 @@ class Endings:
     """
 
     def __init__(self, dag: Dag, pruning: Pruning) -> None:
-        """Enumerate the states.
-
-        Raises:
-            SearchTooLarge: there are more than ``MAX_STATES``.
-        """
+        """Enumerate the states. Raises SearchTooLarge: there are more than ``MAX_STATES``."""
         self._dag = dag
         self._max_group_ops = pruning.max_group_ops or len(dag)
         self._max_groups = pruning.max_groups or len(dag)

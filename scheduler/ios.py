@@ -37,10 +37,6 @@ def find_schedule(endings: Endings, latency_us: Mapping[int, float]) -> Solution
 
         cost[S] = min over E of  cost[S - E] + latency[E],      cost[{}] = 0
 
-    Args:
-        endings: states of the block, and the endings of each within the pruning limits.
-        latency_us: latency of an ending as a stage, in microseconds.
-
     Cost: O((n/d + 1)^(2d)) pairs (S, E) without pruning, d the width of the block, and
     O((n/d + 1)^d (r + 1)^s) with it (IOS, sections 4.2 and 4.3).
     """

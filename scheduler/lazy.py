@@ -129,7 +129,6 @@ class LazySearch:
             self._keep(chosen)
 
     def _keep(self, chosen: list[tuple[int, Variant]]) -> None:
-        """Make a measured path the best schedule, if it is."""
         stages = [
             self._space.stage(variant, self._table.measure(E, variant))
             for E, variant in reversed(chosen)
@@ -179,7 +178,6 @@ class Budget:
 
     @property
     def is_over(self) -> bool:
-        """True if the present block has used its time."""
         return time.monotonic() >= self.block_deadline
 
     def enough(self, lower_us: float, upper_us: float) -> bool:

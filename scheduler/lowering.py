@@ -32,17 +32,9 @@ def lower_stages(
     max_streams: int = MAX_STREAMS,
     join: Join = "stage",
 ) -> StreamPlan:
-    """Lower stages to a plan.
+    """Lower stages, which hold each unit once, to a plan. InvalidArtefact: they break an edge.
 
-    Args:
-        stages: together they hold each unit once, in an order that respects every edge.
-        predecessors: for each unit, the units it reads from.
-        unit_latency_us: decides which groups are long; without it, all units are equally long.
-        max_streams: groups beyond this number share streams.
-        join: how stages are joined.
-
-    Raises:
-        InvalidArtefact: the stages do not respect an edge.
+    Without ``unit_latency_us`` all units are equally long; groups beyond ``max_streams`` share.
     """
     length_us = unit_latency_us or [1.0] * len(predecessors)
     if join != "stage":

@@ -10,10 +10,8 @@ from braid.scheduler.dag import Dag, bits
 def maximum_matching(edges: Sequence[int]) -> dict[int, int]:
     """A largest set of pairs (left, right) in which no vertex occurs twice.
 
-    Args:
-        edges: for each left vertex, the set of right vertices it may be paired with.
-
-    Cost: O(V E) in the worst case (Kuhn); each search visits a right vertex at most once.
+    Each of ``edges`` is the set of right vertices that a left vertex may be paired with. Cost:
+    O(V E) in the worst case (Kuhn); each search visits a right vertex at most once.
     """
     left_of: dict[int, int] = {}  # right vertex -> the left one it is paired with
     for left in range(len(edges)):

@@ -21,7 +21,6 @@ from braid.scheduler.streams import StreamSchedule
 
 
 def nimble(problem: Problem) -> StreamSchedule:
-    """Streams by matching, in the order of the graph."""
     chains = match_chains(problem.units.predecessors)
     streams = join_chains(chains, problem.units.predecessors)
     return StreamSchedule(tuple(range(len(problem.units))), tuple(map(tuple, streams)))

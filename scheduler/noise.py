@@ -28,10 +28,7 @@ def near_ties(
 ) -> set[int]:
     """Endings of near-ties along the best path, the best ones included.
 
-    Args:
-        space: the block.
-        value_us: ending -> latency.
-        cost_us: state -> latency of the best schedule of it.
+    ``value_us``: latency by ending. ``cost_us``: latency of the best schedule by state.
     """
     ties: set[int] = set()
     S = space.endings.everything

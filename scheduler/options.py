@@ -63,9 +63,7 @@ class PlannerSettings:
 
     @property
     def text(self) -> str:
-        """Canonical text, e.g. ``ios(r=3,s=8)``; what does not matter or is at its default
-        is left out.
-        """
+        """Canonical text, e.g. ``ios(r=3,s=8)``, without defaults and what does not matter."""
         parts: list[str] = []
         later = ["max_streams"]
         if self.planner in _EXACT:
@@ -87,10 +85,7 @@ class PlannerSettings:
         """Read the planner of a registration, with or without options; empty: the portfolio.
 
         A lazy search that is told no end stops when another percent is all there is to gain, or
-        after a quarter of a minute.
-
-        Raises:
-            InvalidRequest: an unknown planner or option.
+        after a quarter of a minute. Raises InvalidRequest: an unknown planner or option.
         """
         options = PlannerSettings.parse(text or PORTFOLIO)
         if options.planner not in _LAZY or "gap=" in text or "time_budget_s=" in text:
@@ -99,11 +94,7 @@ class PlannerSettings:
 
     @staticmethod
     def parse(text: str) -> PlannerSettings:
-        """Read a planner's name with or without options, the inverse of ``text``.
-
-        Raises:
-            InvalidRequest: an unknown planner or option.
-        """
+        """Inverse of ``text``, also of a name without options; raises InvalidRequest."""
         match = re.fullmatch(r"([a-z-]+)(?:\((.*)\))?", text.strip())
         if match is None:
             raise InvalidRequest(f"not a planner: {text!r}; write e.g. ios(r=3,s=8)")

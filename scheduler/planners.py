@@ -1,8 +1,4 @@
-"""Entry points: make a plan, or say beforehand which stages will be measured for it.
-
-graph ──> planner ──stages──> lower_stages  ──┐
-             └──────streams─> lower_streams ──┴──> StreamPlan
-"""
+"""Entry points: make a plan, or say beforehand which stages will be measured for it."""
 
 from __future__ import annotations
 
@@ -54,17 +50,10 @@ def plan(
     options: PlannerSettings,
     facts: DeviceFacts | None = None,
 ) -> Planned:
-    """Plan a static graph.
+    """Plan a static graph; ``cost`` is asked for the latency of each distinct stage once.
 
-    Args:
-        graph: as operators or as units.
-        cost: asked for the latency of each distinct stage once.
-        options: the planner and its limits.
-        facts: what the engine knows besides latencies; lazy-ios, opara and merging need it.
-
-    Raises:
-        SearchTooLarge: a block has too many states for the exact search.
-        InvalidRequest: the portfolio makes many plans; see ``portfolio.candidates``.
+    Lazy-ios, opara and merging need ``facts``. Raises SearchTooLarge: a block has too many states
+    for the exact search. Raises InvalidRequest for the portfolio: see ``portfolio.candidates``.
     """
     started = time.process_time()
     problem = Problem(as_units(graph), StageMemo(cost), options, facts or DeviceFacts())
@@ -150,7 +139,6 @@ class _Recorder:
 
 
 def _lower(problem: Problem, result: PlannerResult) -> tuple[StreamPlan, float]:
-    """The stream plan, and its predicted latency."""
     predecessors, options = problem.units.predecessors, problem.options
     if result.streams is not None:
         lowered = lower_streams(result.streams, predecessors, options.max_streams)

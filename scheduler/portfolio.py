@@ -3,8 +3,6 @@
 The engine measures the candidates as whole models, interleaved in one run, and serves the
 fastest. The sequential plan is always the first candidate, and gives way only to what was measured
 to be faster without doubt. Plans that are equal are offered once.
-
-    candidates(...) ──> [Planned, ...] ──whole-model measurement──> the fastest
 """
 
 from __future__ import annotations
@@ -22,10 +20,7 @@ from braid.scheduler.planners import Planned, plan
 from braid.scheduler.units import UnitGraph, as_units
 
 CONTENDERS = ("sequential", "greedy", "rammer", "lios", "opara", "nimble", "lazy-ios")
-"""Planners that enter, the sequential one first.
-
-``ios`` would find what ``lazy-ios`` finds and measure more for it.
-"""
+"""Sequential first. ``ios`` would find what ``lazy-ios`` finds and measure more for it."""
 
 _WITHOUT_BARRIERS: tuple[Join, ...] = ("group", "unit")
 
@@ -60,7 +55,6 @@ def candidates(
 
 
 def _enter(by_plan: dict[StreamPlan, Planned], new: Planned) -> None:
-    """Take a candidate, or note that its plan is known."""
     entered = by_plan.setdefault(new.plan, new)
     if entered is not new:
         by_plan[new.plan] = replace(entered, also=(*entered.also, new.planner))

@@ -33,11 +33,7 @@ class Problem:
             yield block, block_signature(self.units.restrict(block))
 
     def open(self, block: Sequence[int], strategies: Strategies) -> StageSpace:
-        """The endings of a block and the stages they can run as.
-
-        Raises:
-            SearchTooLarge: the block has too many states.
-        """
+        """Endings of a block and their stages; SearchTooLarge: it has too many states."""
         options = self.options
         pruning = Pruning(options.max_group_ops, options.max_groups, options.single_root)
         endings = Endings(Dag.of(self.units.restrict(block).predecessors), pruning)

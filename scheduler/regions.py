@@ -45,12 +45,8 @@ class Choice(NamedTuple):
 def borders(graph: OpGraph, tensors: Collection[str], most: int = MOST_CROSSING) -> dict[int, int]:
     """Positions between units of a static graph at which it can be cut, and the bytes that cross.
 
-    A region needs no other border: what it reads was made before it, as units stand in order.
-
-    Args:
-        graph: static.
-        tensors: values at which it can be cut.
-        most: values that may cross.
+    Only ``tensors`` may cross, at most ``most`` of them. A region needs no other border: what it
+    reads was made before it, as units stand in order.
     """
     made = {value: at for at, unit in enumerate(graph.operators) for value in unit.outputs}
     last = dict(made)
@@ -77,14 +73,10 @@ def border_us(size_bytes: int) -> float:
 
 
 def regions(graph: OpGraph, at: Mapping[int, int], work_us: Sequence[float]) -> list[range]:
-    """Cut a graph where the kinds of its units change most, then into equal parts.
+    """Cut a static graph where the kinds of its units change most, then into equal parts.
 
-    It is not cut where a border may cost more than a cut gains.
-
-    Args:
-        graph: static.
-        at: positions at which it can be cut, and the bytes that cross.
-        work_us: of each unit.
+    It is not cut where a border may cost more than a cut gains. ``at``: positions at which it can
+    be cut, and the bytes that cross.
     """
     least = LEAST_WORK * sum(work_us)
     parts = [range(len(graph))]
@@ -142,9 +134,7 @@ def cheapest(
 
         best(r, c) = costs[r][c] + min over d of best(r - 1, d) + price(r, d, c)
 
-    Args:
-        costs_us: of each region by each that can run it; at least one each.
-        price_us: cost of the border before a region, by who runs the two sides; may be negative.
+    ``price_us``: cost of the border before a region, by who runs the two sides; may be negative.
     """
     best = dict(costs_us[0])
     came_from: list[dict[Choice, Choice]] = []

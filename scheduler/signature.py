@@ -4,9 +4,6 @@ A measurement made for one stage holds for every stage with an equal signature, 
 Weights count by shape. The order of the groups does not count, the order inside a group does.
 Two equal stages may in rare cases (equal groups that share inputs crosswise) get different
 signatures: that costs one measurement more, never a wrong one.
-
-    stage_signature(graph, stage)   the hash that measurements are stored under
-    StageKeys                       the same equality, much cheaper, for one block in a search
 """
 
 from __future__ import annotations

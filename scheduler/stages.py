@@ -1,7 +1,5 @@
 """Variants that each ending of a block can run as, and their latencies.
 
-    ending (bit mask) ──variants──> (strategy, groups) ──key, stage──> StageMemo ──new──> StageCost
-
 StageTable is GenerateStage of IOS (Algorithm 1, lines 23-33): the better one of concurrent
 execution and, where the units can be merged, operator merge.
 """

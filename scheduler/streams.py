@@ -30,11 +30,7 @@ class StreamSchedule:
 def lower_streams(
     schedule: StreamSchedule, predecessors: Sequence[Sequence[int]], max_streams: int
 ) -> StreamPlan:
-    """A plan without barriers; streams beyond ``max_streams`` are folded onto free ones.
-
-    Raises:
-        InvalidArtefact: the launch order breaks an edge.
-    """
+    """A plan without barriers, on at most ``max_streams``. InvalidArtefact: an edge is broken."""
     stream_of = _fold(schedule, Dag.of(predecessors), max_streams)
     return plan_with_events(schedule.launch_order, stream_of, predecessors)
 

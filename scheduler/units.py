@@ -1,7 +1,5 @@
 """The graph as planners see it: units, who reads from whom, and what makes two units equal.
 
-    OpGraph ──from_graph──> UnitGraph ──blocks──> UnitGraph of one block ──planner──> stages
-
 A unit graph knows no tensor and no weight. Each unit has a *signature* (what it computes, on
 which shapes) and *operands* (whose output it reads); together they decide which stages are equal.
 """
@@ -50,11 +48,7 @@ class UnitGraph:
 
     @staticmethod
     def from_graph(graph: OpGraph) -> UnitGraph:
-        """The units of a graph; weights count by shape, not by content.
-
-        Raises:
-            InvalidArtefact: the spec of a value is missing; specialise the graph first.
-        """
+        """The units of a graph; InvalidArtefact: a spec is missing, specialise the graph first."""
         producer = {
             out: (i, k) for i, op in enumerate(graph.operators) for k, out in enumerate(op.outputs)
         }
@@ -98,7 +92,6 @@ class UnitGraph:
 
 
 def as_units(graph: OpGraph | UnitGraph) -> UnitGraph:
-    """The unit graph of either kind of graph."""
     return graph if isinstance(graph, UnitGraph) else UnitGraph.from_graph(graph)
 
 

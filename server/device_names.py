@@ -31,11 +31,7 @@ class DeviceName:
 
 
 def parse_device(text: str) -> DeviceName:
-    """Parse one name.
-
-    Raises:
-        ValueError: it names no device.
-    """
+    """Parse one name. Raises ValueError: it names no device."""
     match = _SYNTAX.fullmatch(text)
     if match is None:
         raise ValueError(f"unknown device {text!r}; known: cpu, cpu:FIRST-LAST (cores), cuda:INDEX")
@@ -51,11 +47,7 @@ def parse_device(text: str) -> DeviceName:
 
 
 def parse_devices(texts: Sequence[str]) -> tuple[DeviceName, ...]:
-    """Parse names of devices that share nothing.
-
-    Raises:
-        ValueError: there is none, one of them is unknown, or two share cores or a GPU.
-    """
+    """Parse names of devices. ValueError: none, an unknown one, or two share cores or a GPU."""
     if not texts:
         raise ValueError("name at least one device, e.g. cpu")
     names = tuple(map(parse_device, texts))

@@ -43,11 +43,7 @@ def usual_budget_bytes() -> int:
 
 
 def memory_parts(budget_bytes: int, cpu_devices: int) -> dict[str, ByteSize]:
-    """Limits by setting; those of a device for one of ``cpu_devices``.
-
-    Raises:
-        ValueError: the budget is too small for any model; says what is needed.
-    """
+    """Limits by setting, of one of ``cpu_devices``. ValueError: too little for any model."""
     devices = max(1, cpu_devices)
     counts = {name: devices if name in _OF_DEVICES else 1 for name in _PARTS}
     least = sum(counts[name] * least for name, (least, _, _) in _PARTS.items()) + FRONT_END_BYTES

@@ -371,8 +371,7 @@ class Settings(FleetSettings):
 def load_settings(overrides: Mapping[str, Any] | None = None) -> Settings:
     """Read the environment, then let ``overrides`` (the command line) win where not None.
 
-    Raises:
-        StartupError: one line that names every bad variable, its value and what is allowed.
+    Raises StartupError: one line that names every bad variable, its value and what is allowed.
     """
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
     try:

@@ -65,15 +65,7 @@ class FrontEnd:
         make_host: MakeMeasuringHost = measuring_host,
         make_ports: MakePorts = GrpcPorts,
     ) -> None:
-        """Start nothing yet.
-
-        Args:
-            make_host: decides where registrations measure on a device.
-            make_ports: makes where the gRPC services are called.
-
-        Raises:
-            StartupError: a setting cannot be used, or the store.
-        """
+        """Start nothing yet. Raises StartupError: a setting or the store cannot be used."""
         self.settings = settings
         self._background = BackgroundTasks()
         self._memory = memory = CallMemory(memory_limits(settings), network_of_peer)
@@ -124,11 +116,7 @@ class FrontEnd:
         return self._readiness.is_ready
 
     async def start(self) -> None:
-        """Start all parts; returns when requests are taken.
-
-        Raises:
-            StartupError: a port is taken, or no device can be used.
-        """
+        """Start all parts; returns when requests are taken. StartupError: no port, or no device."""
         logging.getLogger(LOGGER).addFilter(self._worker_logs)
         await asyncio.to_thread(self._cores.look)
         self._background.start(self._cores.run())
@@ -341,13 +329,7 @@ def open_store(
     metrics: CollectorRegistry,
     serving_digests: Callable[[], Collection[str]],
 ) -> tuple[Store, Fleet | None]:
-    """Open the store of a server; with the fleet, if other servers may share it.
-
-    ``serving_digests`` are those of models that answer.
-
-    Raises:
-        StartupError: the store cannot be used, or the files that servers share.
-    """
+    """Open the store; with the fleet, if other servers may share it. Raises StartupError."""
     where = settings.store, store_limits(settings), store_database(settings), settings.node_name
     if not settings.is_fleet:
         return Store.open(*where), None

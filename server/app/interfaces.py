@@ -1,9 +1,4 @@
-"""Everything that callers reach: gRPC services, the protocol over HTTP, the console, metrics.
-
-gRPC port(s) ──> BraidV1, OpenInference ──> TensorService ──> models
-         └─────> AdminServicer, Health, reflection
-HTTP port ─────> the same TensorService and methods as REST; health, metrics, console
-"""
+"""Everything that callers reach: gRPC services, the protocol over HTTP, the console, metrics."""
 
 from __future__ import annotations
 
@@ -84,14 +79,7 @@ class Interfaces:
     """The ports of one server and the methods behind them. Belongs to the event loop."""
 
     def __init__(self, parts: Answering, make_ports: MakePorts) -> None:
-        """Listen on nothing yet.
-
-        Args:
-            make_ports: makes where the gRPC services are called.
-
-        Raises:
-            StartupError: tokens or certificates cannot be used, or other machines need none.
-        """
+        """Listen on nothing yet. StartupError: tokens or certificates are missing or unusable."""
         self._parts = parts
         self.grpc_port = self.http_port = 0
         settings, models, memory = parts.settings, parts.models, parts.memory
@@ -121,11 +109,7 @@ class Interfaces:
         self._http = self._http_server()
 
     async def listen(self) -> None:
-        """Take connections; calls wait until ``answer``, but for those that ask for health.
-
-        Raises:
-            StartupError: a port is taken.
-        """
+        """Take connections; calls but health wait for ``answer``. StartupError: a port is taken."""
         settings = self._parts.settings
         self._started.clear()
         try:
@@ -201,7 +185,6 @@ class Interfaces:
     def _admission(
         self, origins: Sequence[str], is_signed_in: IsSignedIn = lambda headers: False
     ) -> Admission:
-        """Make the gate of calls over HTTP."""
         checks, certificates = self.ports.checks, self.ports.checks.certificates
         return Admission(
             *(checks.gate, checks.telemetry),

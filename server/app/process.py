@@ -40,11 +40,7 @@ def run(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> No
 
 
 async def serve(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> NoReturn:
-    """Run a server until a signal tells it to stop, then end the process.
-
-    Raises:
-        StartupError: one line that says what to change.
-    """
+    """Run a server until a signal tells it to stop, then end the process. Raises StartupError."""
     checking = OwnThreads("checks", 1)
     await checking.run(check_models, settings.preload, settings.ready_models)
     await checking.run(check_repository, settings.model_repository)

@@ -26,12 +26,10 @@ class Readiness:
         self._takes_requests = self._is_stopping = False
 
     def follow(self, serving: ServingModels, repository: ModelRepository | None) -> None:
-        """Await models of ``serving``, and those that a model repository holds."""
         self._serving, self._repository = serving, repository
 
     @property
     def is_ready(self) -> bool:
-        """True if load balancers may send requests."""
         return self._health.is_ready
 
     def take_requests(self) -> None:

@@ -19,7 +19,6 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 def default_address() -> str:
-    """Return the server's address that holds without ``--address``."""
     return os.environ.get("BRAID_ADDRESS") or DEFAULT_ADDRESS
 
 
@@ -88,11 +87,7 @@ def connect(args: argparse.Namespace, *, patient: bool = False) -> Client:
 
 
 def _first_token(file: Path) -> str:
-    """Return the first token of a file; lines may be comments, as in the server's own files.
-
-    Raises:
-        InvalidArgument: it holds hashes of tokens only.
-    """
+    """Return the first token of a file with comments; InvalidArgument: it holds hashes only."""
     lines = [line.split("#", 1)[0].strip() for line in file.read_text().splitlines()]
     given = [line for line in lines if line]
     plain = [line for line in given if not line.startswith("sha256:")]

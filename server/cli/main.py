@@ -100,7 +100,6 @@ examples:
 
 
 def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Return the parser of these subcommands."""
     parser = Parser(
         prog="braid",
         usage="braid [--version] COMMAND ...",

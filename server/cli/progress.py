@@ -1,10 +1,4 @@
-"""Progress of an upload and its job: a live bar on a terminal, plain lines elsewhere.
-
-with JobProgress() as progress:
-    client.register(..., on_upload=progress.upload)
-    for job in client.watch_job(...):
-        progress.show(job)
-"""
+"""Progress of an upload and its job: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -30,7 +30,6 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def say(text: str, *, stderr: bool = False) -> None:
-    """Print text, wrapped at words."""
     console(stderr=stderr).print(Text(text))
 
 
@@ -41,10 +40,7 @@ def print_table(
     right: Sequence[str] = (),
     whole: Sequence[str] = (),
 ) -> None:
-    """Print rows under headings.
-
-    Columns named in ``right`` are aligned to the right; those in ``whole`` are not wrapped.
-    """
+    """Print rows under headings; columns ``right`` are aligned so, ``whole`` are not wrapped."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         justify: JustifyMethod = "right" if column in right else "left"
@@ -55,7 +51,6 @@ def print_table(
 
 
 def shortened(text: str, most: int) -> str:
-    """Text of at most ``most`` characters; a longer one ends in an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
@@ -95,7 +90,6 @@ def size_text(size_bytes: float) -> str:
 
 
 def time_text(unix: float) -> str:
-    """Text of a moment in UTC, to the second."""
     return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 

@@ -113,15 +113,10 @@ class Facts:
         return None
 
     async def schedule(self, at: ScheduleAddress) -> tuple[ModelVersion, Placed]:
-        """Return the model and the schedule at an address.
-
-        Raises:
-            NotFound: there is no such model or schedule.
-        """
+        """Return the model and the schedule at an address; NotFound: there is none."""
         model = await self.queries.find(at.model, at.version)
         return model, await self.queries.schedule(model, at.batch_size, at.device, at.shapes)
 
     async def drawn(self, model: ModelVersion, placed: Placed, block: int | None = None) -> Drawn:
-        """Return a schedule with its graph, ready to be drawn."""
         graph = await self.queries.graph(model, placed)
         return await asyncio.to_thread(Drawn.of, model.name, placed.schedule, graph, block)

@@ -1,8 +1,4 @@
-"""Pictures of a model's schedules, for the command line and for the console.
-
-Drawn (name, schedule, graph) ──timelines──> tracks ──> SVG or Perfetto trace
-two of them ──────────────────compared────> tracks on one axis, and what differs
-"""
+"""Pictures of a model's schedules, for the command line and for the console."""
 
 from __future__ import annotations
 
@@ -41,9 +37,7 @@ class Drawn:
     def of(name: str, schedule: Schedule, graph: OpGraph, block: int | None = None) -> Drawn:
         """Return a model's schedule; of one block only, from 1, or from the end if negative.
 
-        Raises:
-            InvalidArtefact: the graph is not the schedule's.
-            InvalidRequest: there is no such block.
+        Raises InvalidArtefact: the graph is another's; InvalidRequest: there is no such block.
         """
         device = schedule.key.device_key.split(":")[0]
         label = f"{name}, batch {schedule.key.batch_size}, {device}"
@@ -77,8 +71,7 @@ def blocks_of(schedule: Schedule, graph: OpGraph) -> list[tuple[int, ...]]:
 def block_units(schedule: Schedule, graph: OpGraph, block: int) -> tuple[int, ...]:
     """Return the units of one block; single units between blocks with a choice do not count.
 
-    Raises:
-        InvalidRequest: there is no such block.
+    Raises InvalidRequest: there is no such block.
     """
     blocks = blocks_of(schedule, graph)
     if not 1 <= abs(block) <= len(blocks):
@@ -90,7 +83,6 @@ def block_units(schedule: Schedule, graph: OpGraph, block: int) -> tuple[int, ..
 
 
 def svg(which: Drawn, zoom: int = 1) -> str:
-    """Return the sequential timeline beside the scheduled one, as SVG."""
     tracks = which.tracks
     return timeline_svg(tracks, [which.graph] * len(tracks), which.name, zoom)
 
@@ -101,10 +93,7 @@ def trace(which: Drawn) -> dict[str, Any]:
 
 
 def compared_svg(first: Drawn, second: Drawn, *, is_legible: bool = False) -> str:
-    """Return two schedules on one axis, as SVG.
-
-    ``is_legible``: the axis is as long as it takes to tell most units apart.
-    """
+    """Two schedules on one axis, as SVG; ``is_legible``: long enough to tell most units apart."""
     tracks = [scheduled(drawn.schedule, drawn.units) for drawn in (first, second)]
     heading = f"{first.name} against {second.name}"
     zoom = legible_zoom(tracks) if is_legible else 1

@@ -35,7 +35,6 @@ class _Counts:
 
 
 _Look = tuple[float, dict[Key, _Counts]]
-"""When, and the counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,11 +182,7 @@ class FormBody:
         self._held = bytearray()
 
     async def line(self) -> bytes:
-        """Return the first line.
-
-        Raises:
-            InvalidRequest: it does not end.
-        """
+        """Return the first line. Raises InvalidRequest: it does not end."""
         while b"\n" not in self._held:
             if len(self._held) > FORM_BYTES or not await self._receive():
                 raise InvalidRequest(f"the body begins with a line of at most {FORM_BYTES} bytes")
@@ -195,8 +191,7 @@ class FormBody:
     async def pieces(self, size_bytes: int) -> AsyncIterator[bytes]:
         """Yield the next bytes, at most ``PIECE_BYTES`` at a time.
 
-        Raises:
-            InvalidUpload: the body ends before.
+        Raises InvalidUpload: the body ends before.
         """
         while size_bytes:
             wanted = min(size_bytes, PIECE_BYTES)
@@ -220,8 +215,7 @@ class FormBody:
 async def _check_beginnings(files: Sequence[GivenFile], body: FormBody) -> None:
     """Check the beginning of the model, all of a short one, and that no other file is a model.
 
-    Raises:
-        InvalidUpload: the first file cannot be a model, or another can.
+    Raises InvalidUpload: the first file cannot be a model, or another can.
     """
     for file in (files[0], *filter(_is_onnx, files[1:])):
         head = [piece async for piece in body.pieces(min(file.size_bytes, CHECKED_BYTES))]

@@ -1,7 +1,5 @@
 """HTML of the console's pages: a template, filled with plain data.
 
-    pages/*.py ──Page(template, facts)──> Renderer ──templates/*.html──> bytes
-
 Everything that a template prints is escaped, but for pictures made by ``braid.charts``; a name
 that a page does not give is an error.
 """

@@ -67,15 +67,7 @@ class Console:
         is_tls: bool = False,
         is_guarded: bool = False,
     ) -> None:
-        """Read the assets.
-
-        Args:
-            facts: that pages show.
-            sessions: of those who signed in.
-            calls: routes that scripts of the pages call.
-            is_tls: the port speaks TLS.
-            is_guarded: pages, too, are for those who signed in.
-        """
+        """``calls``: routes for scripts. ``is_guarded``: pages are for those who signed in, too."""
         self._facts = facts
         self._sessions = sessions
         self._calls = calls

@@ -60,7 +60,11 @@ class DeviceEvents:
 
 
 class Device:
-    """A device worker, and the models that its users need. Belongs to the event loop."""
+    """A device worker, and the models that its users need. Belongs to the event loop.
+
+    Calls raise WorkerRestarting while the worker is not up, or if it dies; and DamagedArtefact if a
+    new worker could not load the model.
+    """
 
     def __init__(
         self,
@@ -207,13 +211,9 @@ class Device:
             await self._unload(digest)
 
     async def load(self, digest: str, artefact: Path) -> None:
-        """Load an artefact's template and weights, unless they are loaded.
+        """Load an artefact's template and weights, unless they are loaded, for one more user.
 
-        The caller is counted as a user of the model.
-
-        Raises:
-            DamagedArtefact: a file of it is missing or changed.
-            WorkerRestarting: the worker is not up.
+        Raises DamagedArtefact: a file of it is missing or changed.
         """
         assert self._users[digest], f"no user keeps {digest}"
         if digest in self._models:
@@ -227,7 +227,6 @@ class Device:
         self._damaged.pop(digest, None)
 
     def _loaded(self, digest: str) -> Path:
-        """Artefact of a loaded model; raises DamagedArtefact if a new worker could not load it."""
         if digest in self._damaged:
             raise self._damaged[digest]
         return self._models[digest]
@@ -240,19 +239,14 @@ class Device:
         self.bench.unload(digest)
 
     async def _unload(self, digest: str) -> None:
-        """Forget a model and its executables, here and in the worker."""
         self._forget(digest)
         with suppress(Unavailable):  # the next worker is not told of it
             await self.link.call(UnloadModel(digest))
 
     async def prepare(self, to_run: PlanToRun, like: Executable | None = None) -> Executable:
-        """Make a plan ready to run, and run it once.
+        """Make a plan ready to run, and run it once; InvalidRequest: it cannot run at these shapes.
 
         With ``like``, which computes the same, the first run is a request's, and bounded as that.
-
-        Raises:
-            InvalidRequest: the model cannot run at these shapes.
-            WorkerRestarting: the worker is not up.
         """
         return await self._executables.prepare(to_run, like)
 
@@ -280,38 +274,23 @@ class Device:
         ended when ``when_unwanted`` says so, or when it takes far too long. With ``is_finite``, no
         input is NaN or infinite; without it the worker looks itself where that matters.
 
-        Raises:
-            DeviceOutOfMemory: there is no room for it.
-            DamagedArtefact: the worker was replaced, and the new one could not load the model.
-            WorkerRestarting: the worker is not up, or died.
-            RunStopped: the run was ended since it was unwanted.
-            RunTooLong: the run was ended, perhaps with the worker, since it took too long.
+        Raises DeviceOutOfMemory, RunStopped (unwanted) or RunTooLong (perhaps with the worker).
         """
         if self._damaged and ready.digest in self._damaged:
             raise self._damaged[ready.digest]
         return self._executables.run(ready, offset, when_unwanted, is_finite=is_finite)
 
     async def describe(self, program: ProgramKey) -> OpGraph:
-        """Static graph of a program, whose operators are the schedule units.
-
-        Raises:
-            InvalidRequest: the model cannot run at these shapes.
-            DamagedArtefact: the worker was replaced, and the new one could not load the model.
-        """
+        """Static graph of a program, whose operators are the schedule units; or InvalidRequest."""
         self._loaded(program.digest)
         return (await self.link.call(DescribeProgram(program))).graph
 
     @property
     def searches(self) -> bool:
-        """Whether the bench searches for plans, too."""
         return self.bench.searches
 
     async def find_state(self) -> DeviceState:
-        """Distances between the cores that it measures on, now.
-
-        Raises:
-            WorkerRestarting: there is no worker to measure in, or it died.
-        """
+        """Distances between the cores that it measures on, now."""
         return (await self.bench.describe()).state
 
     async def look(self) -> None:
@@ -324,11 +303,6 @@ class Device:
                 self.state = (await self.link.call(DescribeDevice())).state
 
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
-        """Ask the bench about a program of a loaded model, for a compilation.
-
-        Raises:
-            DamagedArtefact: the worker was replaced, and the new one could not load the model.
-            WorkerRestarting: there is no worker to measure in, or it died.
-        """
+        """Ask the bench about a program of a loaded model, for a compilation."""
         self._loaded(request.program.digest)
         return await self.bench.call(request, on_progress)

@@ -38,10 +38,6 @@ class DutyCycle:
         clock: Callable[[], float] = monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Count from now.
-
-        ``clock`` gives the time in seconds, ``sleep`` waits for some.
-        """
         self._bench = bench
         self._clock = clock
         self._sleep = sleep

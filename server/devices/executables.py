@@ -1,8 +1,4 @@
-"""Plans that are ready to run on one device, also after its worker was replaced.
-
-prepare ──> Executable ──run──> microseconds ──release──> forgotten
-                └── new worker: ``replay`` prepares it again, ``run`` if it had no room
-"""
+"""Plans that are ready to run on one device, also after its worker was replaced."""
 
 from __future__ import annotations
 
@@ -83,7 +79,6 @@ class Executable:
 
     @property
     def plan_id(self) -> str:
-        """Name of its plan, as Infer answers."""
         return self.to_run.plan_id
 
     @property
@@ -152,7 +147,6 @@ class Executables:
                 await self._link.call(ReleaseExecutable(ready.number))
 
     def forget(self, digest: str) -> None:
-        """Forget the executables of a model that is unloaded."""
         for number in [n for n, ready in self._by_number.items() if ready.digest == digest]:
             del self._by_number[number]
         self.memory.pop(digest, None)

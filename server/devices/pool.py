@@ -1,7 +1,5 @@
 """All devices of a server.
 
-    Devices ──> Device   (server/devices/device.py)   one worker process each
-
 A device that cannot be used at the start is left out with one line in the log, and the others
 serve; without any there is no server. A device whose worker dies later stays: the worker is
 replaced, and meanwhile requests go to the other devices (server/inference/routing.py).
@@ -38,7 +36,6 @@ class Devices:
         events: DeviceEvents,
         make_host: MakeMeasuringHost = measuring_host,
     ) -> None:
-        """Start nothing yet; ``make_host`` decides where registrations measure."""
         self.allowance = cpu_allowance()
         """CPUs of the server, before the front end left some of them to devices."""
         names = [parse_device(text) for text in settings.devices]
@@ -57,7 +54,6 @@ class Devices:
 
     @property
     def any_up(self) -> bool:
-        """True if at least one device is up and answers."""
         return any(device.answers for device in self.all)
 
     def named(self, name: str) -> Device | None:
@@ -65,11 +61,7 @@ class Devices:
         return next((device for device in self.all if name in ("", device.name)), None)
 
     async def start(self) -> None:
-        """Start all workers, at the same time.
-
-        Raises:
-            StartupError: none of them can be used.
-        """
+        """Start all workers, at the same time. Raises StartupError: none of them can be used."""
         outcomes = await asyncio.gather(*map(_start, self.all))
         refused = {
             device.name: problem

@@ -1,8 +1,5 @@
 """Cores of a server under a quota of CPU time: as many as the quota pays for.
 
-    quota 2 of 64 cores ──choose──> 2 idle ones ──move──> affinity of all threads and children
-                          look, now and then: others use them more than they use others ──> move
-
 Left on all cores, front end, gRPC's threads and workers run at the same time on more cores than the
 quota pays for; the kernel then stops all of them until its period (100 ms) ends. On as many cores
 as the quota pays for they take turns instead, a few milliseconds each.
@@ -73,13 +70,9 @@ def _others(groups: Sequence[Sequence[int]]) -> Mapping[int, frozenset[int]]:
 def choose_cores(
     busy: Mapping[int, float], count: int, layout: CpuLayout, chance: random.Random
 ) -> tuple[int, ...]:
-    """Return ``count`` cores that others use least; of equally good ones any.
+    """Return ``count`` cores, at least one, that others use least; ``chance`` decides a draw.
 
-    Args:
-        busy: by core, the part of its time that others use; at least ``count`` cores.
-        count: how many; at least one.
-        layout: of these cores.
-        chance: decides between equals.
+    ``busy``: by core, the part of its time that others use.
     """
     rounded = {core: round(part, 1) for core, part in busy.items()}
     order = chance.sample(list(busy), len(busy))
@@ -128,12 +121,7 @@ class QuotaCores:
     """Keeps this process and its children on a few cores. Belongs to the event loop."""
 
     def __init__(self, cores: Sequence[int], count: int) -> None:
-        """Keep nothing yet.
-
-        Args:
-            cores: those that the process may use.
-            count: how many of them it keeps to; 0: it stays on all.
-        """
+        """``cores``: those that the process may use; it keeps to ``count`` of them, 0: to all."""
         self._all = tuple(cores)
         self._count = count
         self._layout = cpu_layout(cores) if count else CpuLayout({}, {})
@@ -144,7 +132,6 @@ class QuotaCores:
         """Those that it keeps to now."""
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
         if not self._count:
             return
         pause_s = FIRST_LOOK_S

@@ -26,14 +26,9 @@ def worker_options(
 
     A quota of CPU time is divided among CPU devices by their cores. Under one below the cores that
     this process may use, threads have no cores of their own, which other groups use as well; a
-    device that names none is where this process is (``quota_cores``).
-
-    Args:
-        allowance: CPUs that this process may use; None: asks the system.
-
-    Raises:
-        StartupError: this process may not use the cores that the name gives, or they are fewer
-            than the threads.
+    device that names none is where this process is (``quota_cores``). ``allowance``: CPUs that this
+    process may use; None: asks the system. Raises StartupError: this process may not use the cores
+    that the name gives, or they are fewer than the threads.
     """
     allowance = allowance or cpu_allowance()
     usable = allowance.cores

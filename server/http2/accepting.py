@@ -1,8 +1,5 @@
 """Connections of all ports: how many there may be, and which gives way to a new one.
 
-    listening socket ──accept──> Place of a stranger ──call with a token──> known: keeps its place
-                                   └── beyond the limits: the longest idle one gives way
-
 Servers of asyncio do not tell of connections before TLS has greeted, and uvloop's end where the
 process has no descriptor left: here, all that are accepted count.
 """

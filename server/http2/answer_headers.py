@@ -53,15 +53,11 @@ BEGIN: Final = (
     + literal(b"content-type", b"application/grpc")
     + literal(b"grpc-accept-encoding", b"identity,deflate,gzip")
 )
-"""Header block that answers begin with which have no metadata of their own."""
+"""Header block that answers begin with."""
 
 _OK = literal(b"grpc-status", b"0")
 NOT_GRPC = b"\x08\x03415"  # :status 415, by the name of static entry 8
 """Header block of the answer to what is no call of gRPC."""
-
-
-def write_begin(metadata: Metadata) -> bytes:
-    return BEGIN + _fields(metadata)
 
 
 def write_refusal(code: int, message: str) -> bytes:

@@ -1,9 +1,5 @@
 """Memory of messages, from their first byte until their handlers have ended.
 
-    bytes come ──> Arrival, one a stream ──> Arrivals: what all hold ──over the limit──┐
-                     └── a long message: room for the whole of it, or it waits         │
-    Arrivals ──the sender that is furthest behind──> its message is given up <─────────┘
-
 A message that is longer than the window of its stream is let in as a whole, so that whoever is let
 in can finish; so is what a compressed one becomes. Long messages take half of the limit on calls at
 most, and those of up to a 32nd of it another eighth, so that they wait for no longer ones. Of each
@@ -86,7 +82,6 @@ class Arrival:
         return now - self.since - self.got_bytes / pace if self.since else 0.0
 
     def begin(self, now: float) -> None:
-        """Compare the peer with its pace from now on."""
         self.since, self.got_bytes = now, 0
 
     @property

@@ -1,7 +1,5 @@
 """One call of gRPC: found, run and answered, with what its handler asks of it.
 
-    stream ──> Call: interceptors ──> handler(request, call) ──> answer, status ──> stream
-
 The handler runs in a task of its own, which is cancelled when the caller leaves or the deadline
 passes. Done callbacks are called when the last byte of the answer is on its way, or never will be.
 """
@@ -19,7 +17,7 @@ from typing import Any, Final
 
 import grpc
 
-from braid.server.http2.answer_headers import BEGIN, Metadata, write_begin, write_end
+from braid.server.http2.answer_headers import BEGIN, Metadata, write_end
 from braid.server.http2.connection import HttpConnection
 from braid.server.http2.messages import BadMessage, NoRoom, TooLarge
 from braid.server.http2.request_headers import RequestHead
@@ -43,14 +41,7 @@ class Call:
         connection: HttpConnection,
         stream: HttpStream,
     ) -> None:
-        """Begin the call of a stream.
-
-        Args:
-            handler_of: finds a handler by the headers, behind all interceptors.
-            under_way: where the call is until it has ended.
-            connection: of the caller.
-            stream: of the call.
-        """
+        """``handler_of`` has all interceptors in it. The call is in ``under_way`` until it ends."""
         self._handler_of = handler_of
         self._under_way = under_way
         self._connection = connection
@@ -83,7 +74,6 @@ class Call:
         return self._stream.head.invocation_metadata
 
     def time_remaining(self) -> float | None:
-        """Seconds until the caller's deadline; None: there is none."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def set_trailing_metadata(self, metadata: Any) -> None:
@@ -108,11 +98,9 @@ class Call:
         self._callbacks.append(callback)
 
     def done(self) -> bool:
-        """True if the status is sent."""
         return self._has_status
 
     def cancelled(self) -> bool:
-        """True if the caller has left."""
         return self._stream.outgoing.has_ended and not self._has_status
 
     def auth_context(self) -> dict[str, list[bytes]]:
@@ -126,30 +114,19 @@ class Call:
         return {key: [name.encode() for name in names[key]] for key in names if names[key]}
 
     def peer_identity_key(self) -> str | None:
-        """Key of ``auth_context`` that has the caller's names; None: it has shown none."""
         return next(iter(self.auth_context()), None)
 
     def peer_identities(self) -> list[bytes] | None:
-        """Names of the caller, from its certificate; None: it has shown none."""
         key = self.peer_identity_key()
         return None if key is None else self.auth_context()[key]
 
     async def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> None:
-        """End the call with a status, and its handler with AbortError."""
         if self._abort is not None:
             raise grpc.aio.UsageError("Abort already called!")
         self._abort = grpc.aio.AbortError("Locally aborted.")
         self._trailing = tuple(trailing_metadata) or self._trailing
         await self._finish(code, details or self._details)
         raise self._abort
-
-    async def send_initial_metadata(self, metadata: Any) -> None:
-        """Begin the answer with these headers."""
-        if self._has_begun:
-            raise grpc.aio.UsageError("Send initial metadata failed: already sent")
-        begin = write_begin(tuple(metadata))
-        self._has_begun = True
-        await self._connection.sender.send(self._stream.outgoing, begin, None, b"")
 
     async def read(self) -> Any:
         """Return the next message; ``grpc.aio.EOF`` after the last one.

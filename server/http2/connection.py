@@ -1,8 +1,5 @@
 """One connection of HTTP/2: its streams, settings, pings and limits (RFC 9113).
 
-    socket ──Receiver──> frames ──> headers: a call begins │ data, resets: to the call
-    socket <──Sender──── answers of calls, settings, pings
-
 Windows for what peers send are large, so that a tensor comes without a pause; what a call holds is
 bounded by the limit on messages, and by its window while nobody reads it.
 """
@@ -62,14 +59,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         turns: ReadTurns,
         begin: Callable[[HttpConnection, HttpStream], CallOfStream],
     ) -> None:
-        """Wait for calls.
-
-        Args:
-            limits: of this connection.
-            arrivals: messages on their way in, of all connections.
-            turns: of reading, of all connections.
-            begin: begins a call.
-        """
         self.peer = ""
         self.memory: ConnectionMemory  # once it is known who the peer is
         self.sender = Sender()

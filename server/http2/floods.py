@@ -6,9 +6,6 @@ them are CVE-2019-9512 to 9518 and CVE-2023-44487. A connection earns such frame
 answers that it takes, and by time; one that has spent its budget ends with ENHANCE_YOUR_CALM.
 Header blocks that were not read before are paid for by what is decoded of them (``HeaderBlocks``).
 
-    buffer_updated ──has_time?──yes──> frames are read ──spent──> of a stranger's time
-                          └──no──> wait: nothing more is received until the next turn
-
 A flood fills the buffers of all its connections, which one turn of the event loop would read to
 their end: for half a second, in which a device that has finished is given no more to do. Strangers
 have a part of the time only (``braid.server.inference.callers``); one that has used it up is read
@@ -45,14 +42,11 @@ class FrameBudget:
     __slots__ = ("_left", "_most", "_now", "_refilled_at", "_sender", "_sent_frames")
 
     def __init__(self, sender: Sender, calls: int, now: Callable[[], float] = monotonic) -> None:
-        """Begin with the whole budget.
+        """Begin with the whole budget; ``calls`` are those that the peer may have open.
 
-        Args:
-            sender: of what earns frames.
-            calls: that the peer may have open. It has what their answers earn from the beginning:
-                all calls can begin, and be answered, at once, and the frames that gRPC's clients
-                send with each of them (window updates before its answer, too) arrive at once.
-            now: tells the time, in seconds.
+        It has what their answers earn from the beginning: all calls can begin, and be answered, at
+        once, and the frames that gRPC's clients send with each of them (window updates before its
+        answer, too) arrive at once.
         """
         self._most = BUDGET_FRAMES + FRAMES_PER_ANSWER * calls
         self._sender = sender
@@ -72,11 +66,7 @@ class FrameBudget:
         self._refilled_at = self._now()
 
     def spend(self, frames: int = 1) -> None:
-        """Count frames that carry nothing, or work that costs as much.
-
-        Raises:
-            ConnectionFault: there were too many.
-        """
+        """Count frames that carry nothing, or work as costly; too many raise ConnectionFault."""
         self._left -= frames
         if self._left < 0:
             now, sent = self._now(), self._sender.data_frames

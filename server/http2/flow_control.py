@@ -1,9 +1,5 @@
 """Windows for what one peer sends, and the messages of its calls until their handlers have them.
 
-    DATA ──received──> windows ──allow_more──> WINDOW_UPDATE
-                                    └── a long message: once ``Arrivals`` have room for it
-    handler ──next──> a whole message, counted until the handler wants another one, or has ended
-
 Windows are large, so that a tensor comes without a pause. A stream's window is let in at once; a
 message that is longer waits for room.
 """
@@ -38,11 +34,7 @@ class FlowControl:
         self._inflating = asyncio.Lock()
 
     def received(self, stream: HttpStream | None, length: int) -> None:
-        """Count received bytes of a frame of DATA; ``stream`` is None for no call.
-
-        Raises:
-            ConnectionFault: there are more than a window has room for.
-        """
+        """Count bytes of DATA (``stream`` None: of no call). ConnectionFault: beyond the window."""
         self._window -= length
         if stream is not None:
             stream.incoming.window -= length
@@ -71,14 +63,12 @@ class FlowControl:
             self._sender.control(number_frame(frames.WINDOW_UPDATE, arrival.number, more))
 
     def admitted(self, arrival: Arrival) -> None:
-        """Let the peer send the message that had to wait."""
         self.allow_more(arrival)
 
     async def next(self, stream: HttpStream) -> Message | None:
         """Return the next message of a call, once its handler may hold it; None: the last was.
 
-        Raises:
-            TooLarge, BadMessage, NoRoom: there is a message that cannot be had.
+        Raises TooLarge, BadMessage, NoRoom: there is a message that cannot be had.
         """
         if stream.arrival is not None and stream.arrival.handled_bytes:
             self._arrivals.free(stream.arrival)
@@ -120,6 +110,5 @@ class FlowControl:
             self._arrivals.free(stream.arrival)
 
     def ended(self, stream: HttpStream) -> None:
-        """Count nothing of a stream."""
         if stream.arrival is not None:
             self._arrivals.leave(stream.arrival)

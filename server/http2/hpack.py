@@ -1,10 +1,7 @@
 """Header compression of HTTP/2 (RFC 7541): blocks of a peer to names and values.
 
-    block ──Decoder──> indexed fields: out of the static table or the one that both sides keep
-                  └──> literals, plain or in Huffman's code
-
-Only reading: what the server sends is literal (``headers``). The code words of appendix B are the
-canonical ones of their lengths, so the lengths are all that is kept here.
+Only reading: what the server sends is literal (``answer_headers``). The code words of appendix B
+are the canonical ones of their lengths, so the lengths are all that is kept here.
 """
 
 from __future__ import annotations
@@ -134,10 +131,8 @@ class Decoder:
     def decode(self, block: bytes) -> list[Field]:
         """Return the fields of a block.
 
-        Raises:
-            HeadersTooLong: the fields are; the table is in step, so the connection may go on.
-            HeadersBeyondReason: the fields are far too long; the connection cannot go on.
-            HeaderError: the block is malformed; the connection cannot go on.
+        Raises HeadersTooLong, after which the connection may go on; HeadersBeyondReason or
+        HeaderError, after which it cannot.
         """
         fields: list[Field] = []
         size = at = 0
@@ -230,11 +225,7 @@ def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
 
 
 def decode_huffman(data: bytes) -> str:
-    """Return the characters of a string in Huffman's code.
-
-    Raises:
-        HeaderError: it does not end in at most seven bits of padding, all of them set.
-    """
+    """Return the characters of a string in Huffman's code. HeaderError: its padding is wrong."""
     symbols = bytearray()
     node = 0
     for byte in data:

@@ -20,13 +20,7 @@ class KeepAlive:
     """Watch over one connection. Belongs to the event loop."""
 
     def __init__(self, sender: Sender, every_s: float, answer_s: float) -> None:
-        """Watch nothing yet.
-
-        Args:
-            sender: of the connection, which is aborted when the peer is not there.
-            every_s: between two pings of a silent connection.
-            answer_s: that the answer to a ping may take.
-        """
+        """A silent peer is pinged every ``every_s`` seconds, and has to answer in ``answer_s``."""
         self.heard_at = monotonic()
         self.has_greeted = False
         self._sender = sender
@@ -35,7 +29,6 @@ class KeepAlive:
         self._alarm: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Expect the greeting."""
         self._wait(min(self._every_s, self._answer_s), self._check_greeting)
 
     def stop(self) -> None:

@@ -1,7 +1,5 @@
 """Messages of one call as they arrive: length prefix, message, next prefix, ...
 
-    DATA ──feed──> Incoming ──arrived, measure, take──> whole messages, one after the other
-
 A message has five bytes before it: whether it is compressed, and its length. A large message gets
 its memory when its prefix is there, and is received in place; pages that nothing was received in
 take no memory. A compressed message is measured when it is asked for, before anything of it is
@@ -88,12 +86,7 @@ class Incoming:
     )  # fmt: skip
 
     def __init__(self, limit_bytes: int, encoding: str) -> None:
-        """Expect messages.
-
-        Args:
-            limit_bytes: of one message, before and after it is decompressed.
-            encoding: of those that are compressed.
-        """
+        """``limit_bytes``: of one message, before and after it is decompressed."""
         self._limit = limit_bytes
         self._wbits = None if encoding == "identity" else _WBITS[encoding]
         self._prefix = b""
@@ -193,13 +186,7 @@ class Incoming:
             self._wake()
 
     async def arrived(self) -> bool:
-        """Wait for the next message; returns True if there is one.
-
-        Raises:
-            TooLarge: the message is.
-            BadMessage: the message cannot be read.
-            NoRoom: the message was given up.
-        """
+        """Wait for a message; False: there is none. Raises TooLarge, BadMessage or NoRoom."""
         while not self.ready:
             if self.failure is not None:
                 raise self.failure
@@ -213,12 +200,7 @@ class Incoming:
         return True
 
     async def measure(self) -> int:
-        """Return the length of the message that has arrived, decompressed.
-
-        Raises:
-            TooLarge: the message is.
-            BadMessage: the message cannot be decompressed.
-        """
+        """Length of the message that arrived, decompressed. Raises TooLarge or BadMessage."""
         if not self.ready:
             return 0  # given up, as ``take`` will say
         message = self.ready[0]
@@ -230,11 +212,7 @@ class Incoming:
         return measured.size_bytes
 
     async def take(self) -> Message:
-        """Return the message that was measured.
-
-        Raises:
-            NoRoom: the message was given up.
-        """
+        """Return the message that was measured. Raises NoRoom: the message was given up."""
         if not self.ready:
             assert self.failure is not None
             raise self.failure
@@ -320,11 +298,7 @@ def _memory(size_bytes: int) -> memoryview:
 
 
 def _small(data: Message, wbits: int, most_bytes: int) -> bytes | None:
-    """Decompress a message; None: there are more than ``most_bytes`` of it.
-
-    Raises:
-        BadMessage: it cannot be decompressed.
-    """
+    """Decompress a message; None: it has more than ``most_bytes``. Raises BadMessage."""
     stream = zlib.decompressobj(wbits)
     try:
         message = stream.decompress(data, most_bytes + 1)
@@ -337,12 +311,7 @@ def _small(data: Message, wbits: int, most_bytes: int) -> bytes | None:
 
 
 def _measure(data: Message, wbits: int, limit_bytes: int) -> int:
-    """Return the length of a message, decompressed; keeps a piece of it at most.
-
-    Raises:
-        TooLarge: it is longer than the limit.
-        BadMessage: it cannot be decompressed.
-    """
+    """Length of a message, decompressed piece by piece. Raises TooLarge or BadMessage."""
     stream, size_bytes = zlib.decompressobj(wbits), 0
     try:
         for at in range(0, len(data), PIECE_BYTES):

@@ -1,8 +1,5 @@
 """Bytes of one connection, cut into frames; data of large messages is received where it belongs.
 
-    socket ──place──> buffer ──────> frames ──> Frames.take_frame
-                 └──> a message of a stream (the rest of a DATA frame)
-
 A frame of DATA is passed on as its bytes come; every other frame is short and passed on whole.
 """
 
@@ -38,10 +35,7 @@ class Frames(Protocol):
         """Handle a frame of any kind but DATA."""
 
     def begin_data(self, number: int, length: int, padding: int) -> Incoming | None:
-        """Return the messages that ``length`` bytes of a stream are for; None: of no call.
-
-        Of these bytes, ``padding`` are of no use.
-        """
+        """Return the messages that ``length`` bytes with ``padding`` are for; None: of no call."""
 
     def end_data(self, number: int, is_last: bool) -> None:
         """Handle the end of a frame of DATA; ``is_last``: of its stream."""
@@ -85,10 +79,8 @@ class Receiver:
     def received(self, size_bytes: int) -> bool:
         """Read bytes that were received where ``place`` said; returns False if there was no time.
 
-        The rest is read by the next call, for 0 bytes more.
-
-        Raises:
-            ConnectionFault: the peer broke the protocol.
+        The rest is read by the next call, for 0 bytes more. Raises ConnectionFault: the peer broke
+        the protocol.
         """
         if self._is_in_place and self._data is not None:
             self._data.received(size_bytes)

@@ -1,7 +1,4 @@
-"""Headers of calls, from their frames.
-
-HEADERS, CONTINUATION ──HeaderBlocks──> fields ──read_head──> RequestHead: method, metadata, ...
-"""
+"""Headers of calls, from their frames."""
 
 from __future__ import annotations
 
@@ -119,14 +116,7 @@ class HeaderBlocks:
         return None
 
     def go_on(self, flags: int, number: int, payload: bytes) -> Block | None:
-        """Take a frame of CONTINUATION.
-
-        Returns:
-            The block; None: it goes on.
-
-        Raises:
-            ConnectionFault: the block is too long, or cannot be read.
-        """
+        """Take a frame of CONTINUATION; None: the block goes on. Raises ConnectionFault."""
         if number != self._number:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
         self._block += payload
@@ -177,13 +167,7 @@ class RequestHead:
 
 
 def read_head(fields: Iterable[Field]) -> RequestHead:
-    """Read the headers of a call.
-
-    Raises:
-        BadTimeout: the deadline cannot be read.
-        BadHead: no POST of gRPC, or a value that cannot be read.
-        HeadersTooLong: they are once they are split.
-    """
+    """Read the headers of a call. Raises BadTimeout, BadHead or HeadersTooLong."""
     kind = ""
     pseudo: dict[str, str] = {}
     timeout_s: float | None = None

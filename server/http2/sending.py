@@ -1,8 +1,5 @@
 """Frames of one connection on their way out, as far as the windows of the peer allow.
 
-    Sender.send: headers, data in frames, status ──> transport
-       └── waits while the windows are used up, or while the transport holds what was not sent
-
 Of what a connection sends, its transport holds little more than PART_BYTES. Answers to pings and
 settings wait for no window; a peer that makes many and reads none loses its connection.
 """
@@ -61,11 +58,7 @@ class Sender:
     async def send(self, to: Outgoing, begin: bytes, message: bytes | None, end: bytes) -> None:
         """Send parts of an answer; returns when the last byte is on its way, or has nowhere to go.
 
-        Args:
-            to: what is answered.
-            begin: header block that the answer begins with; empty: was sent.
-            message: without its prefix; None: there is none.
-            end: header block of the status; empty: the answer goes on.
+        ``begin`` and ``end`` are header blocks; empty: was sent, or the answer goes on.
         """
         parts: list[bytes | memoryview] = []
         if begin:

@@ -1,7 +1,5 @@
 """Server of gRPC on the event loop, with the surface of ``grpc.aio.Server``.
 
-    HOST:PORT, unix:/PATH ──accept──> TLS, if the port has it ──> HttpConnection ──> Call
-
 A wildcard host, 0.0.0.0 as well as ::, listens on IPv4 and IPv6, as gRPC's own servers do.
 """
 
@@ -84,11 +82,7 @@ class Server(grpc.aio.Server):
             self._registered[f"/{service_name}/{name}"] = handler
 
     def add_insecure_port(self, address: str) -> int:
-        """Bind an address, ``host:port`` or ``unix:/path``; returns the port, 1 for a path.
-
-        Raises:
-            RuntimeError: it cannot be bound.
-        """
+        """Bind ``host:port`` or ``unix:/path``; returns the port, 1 for a path; or RuntimeError."""
         return self._add(address, None)
 
     def add_secure_port(self, address: str, server_credentials: Any) -> int:
@@ -206,11 +200,7 @@ class Server(grpc.aio.Server):
 
 
 def sockets_of(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to one port at all addresses of a host that this machine has.
-
-    Raises:
-        OSError: one cannot be bound.
-    """
+    """Return sockets bound to one port at all addresses of a host here, or raise OSError."""
     places = dict.fromkeys(
         (family, place)
         for family, _, _, _, place in socket.getaddrinfo(

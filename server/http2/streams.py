@@ -1,8 +1,5 @@
 """Calls of one connection, each on a stream, and how many there may be.
 
-    headers ──open──> refused │ HttpStream ──> its call ──answered──> ended
-                                    └── left: its caller resets it, or loses the connection
-
 A call counts until its status is sent, or its handler has ended where the caller has left: a peer
 that opens and resets streams has no more handlers than one that waits.
 """
@@ -102,7 +99,6 @@ class ConnectionStreams:
         budget: FrameBudget,
         begin: Callable[[HttpStream], CallOfStream],
     ) -> None:
-        """Have none; ``begin`` begins the call of each."""
         self.last = 0  # number of the stream that was opened last
         self.running = 0  # calls, those among them that their callers have left
         self.is_closing = False  # no more are taken
@@ -120,8 +116,7 @@ class ConnectionStreams:
     def for_more(self, number: int) -> HttpStream | None:
         """Return the stream that more has come for; None: it was ended here, and all is ignored.
 
-        Raises:
-            ConnectionFault: the peer has ended it, or never opened it.
+        Raises ConnectionFault: the peer has ended it, or never opened it.
         """
         stream = self._open.get(number)
         if stream is not None and not stream.incoming.has_ended:
@@ -143,14 +138,7 @@ class ConnectionStreams:
         return max((stream.outgoing.window for stream in self._open.values()), default=0)
 
     def open(self, number: int, fields: list[Field] | None, is_last: bool, now: float) -> None:
-        """Begin a call, or refuse it.
-
-        Args:
-            number: of the stream.
-            fields: headers; None: there are too many.
-            is_last: nothing follows on the stream.
-            now: seconds of ``time.monotonic``.
-        """
+        """Begin a call, or refuse it; ``fields`` None: there are too many. ``now``: monotonic."""
         if number > (first := self.last + 2 if self.last else 1):
             self._skipped.append((first, number - 2))
         self.last = number

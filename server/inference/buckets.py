@@ -1,8 +1,5 @@
 """Requests of other lengths in a scheduled shape, padded, where that is measured to be cheaper.
 
-    request ──scheduled_lengths──> longer class that pays ──> its lane
-         └───────────none────────> as without one (lengths.py)
-
 The batches of a padded request run the plan of the scheduled shape, together with requests that
 have that length.
 """
@@ -60,7 +57,6 @@ class Buckets:
             self._scheduled.add(shape_class, schedule)
 
     def drop(self, shape_class: ShapeClass) -> None:
-        """Pad no more to a class."""
         if self._scheduled is not None:
             self._scheduled.drop(shape_class)
 

@@ -1,10 +1,5 @@
 """Memory of calls: everything that connections make the front end hold, in one account.
 
-    hold, keep ──> headers, calls, what a peer does not read      at once, or refused
-    Arrivals ────> messages, until their handlers have ended      (``braid.server.http2.arrivals``)
-    take ──> Charge: request and expected answer ──answered──> the answer ──release──> nothing
-       └── StreamMemory ──> ConnectionMemory, Caller ──> CallMemory      a limit in bytes each
-
 A request that does not fit waits before it is computed, of each connection first come, first
 served; callers with less under way go first. While one of a stream waits, nothing more of that
 stream is read. If no request is under way, the next one fits whatever is held, so all calls hold
@@ -58,15 +53,9 @@ class Account(Protocol):
     """Account that requests are charged to: a stream, or the connection of a single call."""
 
     async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
-        """Charge a request, as soon as there is room.
+        """Charge a request and its answer, as soon as there is room, or raise DeadlineExceeded.
 
-        Args:
-            size_bytes: of the request and its answer; None: not known, counted as the limit of a
-                stream.
-            deadline: by the event loop's clock.
-
-        Raises:
-            DeadlineExceeded: there was no room until then.
+        ``size_bytes`` None counts as a stream's limit; ``deadline`` is by the event loop's clock.
         """
 
     def change(self, held_bytes: int, unread_bytes: int) -> None: ...
@@ -153,7 +142,6 @@ class CallMemory:
         return account
 
     def stream(self, peer: str, ending: Ending | None = None) -> StreamMemory:
-        """Return the account of a new stream of the connection from ``peer``."""
         return StreamMemory(self.connection(peer), self.limits.stream_bytes, ending)
 
     async def answers_taken(self) -> None:
@@ -227,7 +215,6 @@ class ConnectionMemory:
     """Account of one connection, with all its calls."""
 
     def __init__(self, all_calls: CallMemory, peer: str) -> None:
-        """Hold nothing, as a stranger's."""
         self.all_calls = all_calls
         self.caller = all_calls.callers.of(peer, None)
         self.held_bytes = 0  # of requests and answers
@@ -271,7 +258,6 @@ class ConnectionMemory:
             everything.let_in()
 
     def release(self, size_bytes: int) -> None:
-        """Charge ``size_bytes`` less."""
         self.keep(-size_bytes)
 
     # -- requests and answers -------------------------------------------------------------------
@@ -323,7 +309,6 @@ class ConnectionMemory:
             everything.let_in()
 
     def forget(self, account: Account) -> None:
-        """Forget the answers of a stream that has ended."""
         for charge in [each for each in self.unread if each.account is account]:
             del self.unread[charge]
 
@@ -383,7 +368,6 @@ class StreamMemory:
         return Charge(self, self._connection, size, self._ending)
 
     def close(self) -> None:
-        """Release all charges at the end of the stream."""
         self.change(-self._charged_bytes, -self._unread_bytes)
         self._is_closed = True
         self._connection.forget(self)

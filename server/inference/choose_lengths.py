@@ -1,8 +1,5 @@
 """Which lengths to schedule, of a model whose requests are padded along one axis.
 
-    histogram of lengths ──┐
-    latencies by length ───┴──> choose_lengths ──> at most k lengths, and what a row then takes
-
 A row of length i runs padded in the next scheduled length j, or unpadded where that takes less. So,
 with the rows w(i), and seconds u(i) unpadded and p(j) in a plan, both between measured ones:
 
@@ -62,14 +59,8 @@ def choose_lengths(
 ) -> LengthChoice:
     """Return the lengths that minimise ``expected_s``, beside ``fixed`` ones; few if many tie.
 
-    Args:
-        rows: by length, each 1 at least; candidates are these lengths.
-        unpadded_s: seconds of a row.
-        planned_s: seconds of a row by a plan.
-        fixed: lengths that have plans in any case, and are not counted.
-        most: lengths to choose.
-
-    Cost: O(n^2) sums and O(n^2 most) steps for n lengths.
+    Candidates are those of ``rows``. ``unpadded_s`` and ``planned_s`` give seconds of a row by
+    length. Cost: O(n^2) sums and O(n^2 most) steps for n lengths.
     """
     lengths = sorted({*rows, *fixed})
     weights = [rows.get(length, 0) for length in lengths]

@@ -211,19 +211,13 @@ class LatencyTable:
         return min(self.seconds(*way) / way.rows for way in self.ways)
 
     def row_s(self, rows: int, *, side_by_side: bool) -> float:
-        """Return the seconds per row where ``rows`` wait, of the best ways side by side or others.
-
-        Infinite if there are none.
-        """
+        """Seconds per row of the best ways, side by side or others, for ``rows``; or infinite."""
         ways = self.beside if side_by_side else map(Way, self.sizes)
         each = (self.seconds(*way) / (min(way.size, rows) * way.beside) for way in ways)
         return min(each, default=inf)
 
     def clearing_s(self, rows: int, *, beside: bool = True) -> float:
-        """Return the least seconds to run ``rows`` rows, cut and padded as is cheapest.
-
-        Without ``beside``, one batch after the other on all threads.
-        """
+        """Least seconds to run ``rows`` rows; without ``beside`` one batch after the other."""
         return self._cover(beside).least(rows) if rows > 0 else 0.0
 
     def first_size(self, rows: int) -> int:

@@ -125,10 +125,7 @@ def can_be_padded(request: Request, *axes: PaddedAxis) -> bool:
 
 
 def elements_of(lane: Hashable) -> int:
-    """Return the elements of one row of all inputs, of a class or of the longest of near ones.
-
-    It is one at least.
-    """
+    """Elements of one row of all inputs, of a class or of the longest near one; at least one."""
     shape_class = lane.longest if isinstance(lane, Near) else lane
     assert isinstance(shape_class, ShapeClass)
     return max(1, sum(math.prod(map(int, spec.shape)) for _, spec in shape_class.inputs))

@@ -48,12 +48,9 @@ class OtherShapes:
         to_run: Callable[[ShapeClass, int], PlanToRun],
         retire: Callable[[Executable], Coroutine[Any, Any, None]],
     ) -> None:
-        """There is no session yet.
+        """``specs``: of inputs and outputs, with symbols. ``to_run``: a class's sequential plan.
 
-        Args:
-            specs: of the model's inputs and outputs, with symbols.
-            to_run: the sequential plan of a class at a batch size.
-            retire: releases an executable, when the last batch that uses it has ended.
+        ``retire`` releases an executable, when the last batch that uses it has ended.
         """
         self.prepared = self.dropped = 0
         self._device = device
@@ -83,15 +80,10 @@ class OtherShapes:
         return self._session is None and not self._is_shut
 
     async def open(self, to_run: PlanToRun, part_saved: float | None = None) -> None:
-        """Have the device open a session for any shape.
+        """Have the device open a session for any shape, by the runtime and a shape of ``to_run``.
 
-        Args:
-            to_run: says the runtime, and a shape that it can run.
-            part_saved: of its seconds, that executables are expected to save.
-
-        Raises:
-            PreconditionFailed: there is no runtime that takes the model so.
-            DeviceOutOfMemory: there is no room for it.
+        ``part_saved``: of its seconds, that executables are expected to save. Raises
+        PreconditionFailed (no runtime takes the model so) or DeviceOutOfMemory.
         """
         begun = perf_counter()
         self._session = await self._device.prepare(to_run)
@@ -109,11 +101,7 @@ class OtherShapes:
         return self._session is not None and self._crowded_s >= self._open_s
 
     async def open_beside(self, count: int) -> None:
-        """Have the device open a session for ``count`` runs side by side, each on its part.
-
-        Raises:
-            BraidError: the device cannot.
-        """
+        """Have the device open a session for ``count`` runs side by side, or raise BraidError."""
         assert self._session is not None
         ready = await self._device.prepare(replace(self._session.to_run, side_by_side=count))
         if self._session is None:  # shut meanwhile
@@ -162,10 +150,8 @@ class OtherShapes:
     async def prepared_now(self, key: Key) -> Executable:
         """Return the executable of a class for which nothing is ready, prepared now.
 
-        Where that fails, the session, if there is one.
-
-        Raises:
-            InvalidRequest: the model cannot run at these shapes.
+        Where that fails, the session, if there is one. Raises InvalidRequest: the model cannot run
+        at these shapes.
         """
         use = self._uses.of(key)
         if use.session is None:
@@ -181,11 +167,7 @@ class OtherShapes:
             self._memory.is_preparing = False
 
     async def own(self, key: Key) -> Executable:
-        """Return the own executable of a class, prepared now if there is none.
-
-        Raises:
-            InvalidRequest: the model cannot run at these shapes.
-        """
+        """The own executable of a class, prepared now if need be; raises InvalidRequest."""
         if (reason := self._impossible.get(key)) is not None:
             raise InvalidRequest(reason)
         return await asyncio.shield(self._prepared(key))

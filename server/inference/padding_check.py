@@ -1,7 +1,5 @@
 """Padding that an import showed to be exact, checked again on requests of the live traffic.
 
-    request that ran padded ──copy──> kept ──idle time──> padded and unpadded ──differ──> none again
-
 Only one request is kept at a time, in memory, until it was checked. Both runs take the same batcher
 as all requests do (``braid.server.models.padding_checks``).
 """

@@ -1,9 +1,5 @@
 """Contest of the plans of one model, device, shape and batch size, decided by requests in service.
 
-    batch ──next──> executable ──run──> took ──> core/contest.py ──incumbent──> serve
-                                                       └─ losers ──> released
-    idle time ──inputs of the first batch──> pairs          (server/models/idle_pairs.py)
-
 All candidates passed the same check of outputs, so any of them may answer. Executables of
 challengers are bounded in memory with all else that is prepared beside the plans in force
 (``braid.core.shape_memory``). A decided contest holds one executable, and opens again when the
@@ -102,7 +98,6 @@ class PlanContest:
 
     @property
     def is_in_pair(self) -> bool:
-        """Whether a pair is under way."""
         return self._contest.is_in_pair
 
     @property
@@ -135,12 +130,10 @@ class PlanContest:
 
     @property
     def runs(self) -> Mapping[str, int]:
-        """Batches that each candidate ran."""
         return self._runs
 
     @property
     def estimated_loss(self) -> float:
-        """Part of the time of requests that challengers cost."""
         return self._contest.estimated_loss
 
     def _leads(self, name: str) -> bool:

@@ -82,17 +82,10 @@ class ScheduleMark:
 
 
 class ModelReplica:
-    """Model version on one device; the model stays loaded until ``close``.
-
-    Belongs to the event loop.
-    """
+    """Model version on one device, loaded until ``close``. Belongs to the event loop."""
 
     def __init__(self, model: ModelVersion, imported: ImportedModel, device: Device) -> None:
-        """Count as a user of the loaded model; there are no executables yet.
-
-        Raises:
-            InvalidRequest: a shape or padding given at registration does not fit the model.
-        """
+        """Count as a user of the loaded model. InvalidRequest: a shape or padding does not fit."""
         graph, report = imported.graph, imported.report
         self.model = model
         self.name = model.name
@@ -155,11 +148,7 @@ class ModelReplica:
         self.reshaped_outputs = reshapes(interface.outputs, self.output_specs, has_batch)
 
     def _take_shapes(self) -> Sequence[ImportedModel]:
-        """Take the shapes that the model is scheduled for, the main one first.
-
-        Raises:
-            InvalidRequest: there are no such shapes.
-        """
+        """Take the shapes that the model is scheduled for, main one first, or InvalidRequest."""
         shapes, device_key = self._imported.at_shapes(), self.device.device_key
         self.scheduled = {one.shapes_text: self._class_of(one) for one in shapes}  # by the text
         self.schedule_keys = _keys(shapes, device_key, lambda one: one.batch_sizes)
@@ -194,10 +183,7 @@ class ModelReplica:
         await self.device.let_go(self.digest, executables)
 
     def lane_of(self, request: Request, waiting: int = 0) -> Hashable:
-        """Return what requests must have in common to share batches.
-
-        ``waiting``: requests that are there before it.
-        """
+        """What requests must have in common to share batches; ``waiting`` came before it."""
         if request.is_empty:
             return NoRows(request.shape_class)
         if request.shape_class.is_alone:
@@ -300,7 +286,7 @@ class ModelReplica:
         self.padding = refused(self.padding, reason)
 
     def tolerance_at(self, shape_class: ShapeClass) -> float:
-        """Largest error that plans of a class may have; 0.0: it has none."""
+        """Maximum allowed relative error, or 0.0 if the shape class has no schedule."""
         texts = {text for text, scheduled in self.scheduled.items() if scheduled == shape_class}
         marks = (mark for key, mark in self.chosen.items() if key.shapes in texts)
         return max((mark.tolerance or 0.0 for mark in marks), default=0.0)
@@ -602,18 +588,13 @@ class ModelReplica:
     async def executable(
         self, shape_class: ShapeClass, batch_size: int, beside: int = 1
     ) -> Executable:
-        """Return the executable for batches of one size; made now if the shape class is new.
-
-        Raises:
-            InvalidRequest: the model cannot run at these shapes.
-        """
+        """Executable for batches of one size, made now for a new class; or InvalidRequest."""
         ready = self.ready(shape_class, batch_size, beside)
         return ready or await self.other_shapes.prepared_now((shape_class, batch_size))
 
     def ran(
         self, shape_class: ShapeClass, batch_size: int, ready: Executable, seconds: float
     ) -> None:
-        """Learn what a batch took on the device."""
         key, beside = (shape_class, batch_size), ready.to_run.side_by_side
         if key in self._profiled:
             if beside == 1 and (contest := self._contests.get(key)) is not None:
@@ -662,7 +643,6 @@ class ModelReplica:
             await self.device.release(ready)
 
     def has_plan(self, batch_size: int, of: ShapeClass) -> bool:
-        """Whether batches of one size of a scheduled class run under a plan of their own."""
         return (of, batch_size) in self._profiled
 
     def begin_use(self, ready: Executable) -> None:

@@ -1,10 +1,6 @@
 """Checks an inference request against the model's inputs, and names the first mistake.
 
-    message ──servicer──> GivenRequest ──check_request, with_strings──> CheckedRequest
-
-Knows no protocol: each servicer says in these terms what came. Everything a caller can get wrong
-about a tensor ends here, as InvalidTensor with the name of the input, what came and what is
-wanted.
+Knows no protocol: each servicer says in these terms what came.
 """
 
 from __future__ import annotations
@@ -109,7 +105,6 @@ class CheckedRequest:
 
 
 def check_listed(what: str, count: int) -> None:
-    """Raise InvalidRequest if a request lists more than MAX_LISTED of something."""
     if count > MAX_LISTED:
         raise InvalidRequest(f"the request has {count} {what}; it may have {MAX_LISTED}")
 
@@ -128,10 +123,7 @@ def check_request(model: CheckedModel, request: GivenRequest) -> CheckedRequest:
     """Validate names, dtypes, shapes, byte counts, wanted outputs and the priority.
 
     Strings are not looked at: ``with_strings`` comes next where the shape class has some.
-
-    Raises:
-        InvalidTensor: naming the first input that is wrong, or all that are missing.
-        InvalidRequest: request id or priority are out of range.
+    Raises InvalidTensor, naming the first wrong input or all missing ones, or InvalidRequest.
     """
     if request.request_id and len(request.request_id.encode()) > MAX_REQUEST_ID_BYTES:
         raise InvalidRequest(f"the request id is longer than {MAX_REQUEST_ID_BYTES} bytes")
@@ -164,11 +156,7 @@ def by_itself(
 def with_strings(
     model: CheckedModel, request: GivenRequest, checked: CheckedRequest
 ) -> Work[CheckedRequest]:
-    """Check the strings of a request, and return it with what they are.
-
-    Raises:
-        InvalidTensor: naming the first input that is wrong.
-    """
+    """Check the strings of a request, and return it with them; or raise InvalidTensor."""
     inputs = dict(checked.inputs)
     for given in named_inputs(model, request.inputs):
         if given.dtype == BYTES:

@@ -1,7 +1,5 @@
 """One version of a model on all devices that serve it, and the choice of one for each request.
 
-    request ──> the device, of those that are up, where it is expected to end first ──> its queue
-
 What is expected comes from each device's latency table, which begins with the schedules' measured
 latencies and follows what batches really take (docs/decisions/0020-several-devices.md).
 """

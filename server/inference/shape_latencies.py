@@ -1,8 +1,5 @@
 """Expected latencies of batches in shapes that no schedule was made for.
 
-    run ──elements, seconds──> ShapeTimes, of all shapes of a model ──> ShapeLatencies, of a lane
-                                                                   └──> Buckets: is padding cheaper?
-
 A session for any shape runs any number of rows, so its batches are as large as their requests. How
 long those of a shape take that has not run is told by others of about as many elements: three rows
 of length 20 are expected to take what one of length 60 does.
@@ -107,7 +104,6 @@ class ShapeTimes:
 
     @property
     def are_compared(self) -> bool:
-        """Whether runs of two numbers of elements were seen."""
         return len(self._runs) > 1
 
     @property
@@ -151,7 +147,6 @@ class ShapeTimes:
             trial.beside_s = KEPT * trial.beside_s + beside_s
 
     def expected_s(self, elements: int) -> float | None:
-        """Return the expected seconds of a run alone; None: nothing is known."""
         return self._curve.at(elements)
 
     def observe(self, elements: int, seconds: float, beside: int = 1) -> None:

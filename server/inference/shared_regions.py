@@ -1,8 +1,5 @@
 """System shared memory that clients registered: named windows into objects under /dev/shm.
 
-    register ──> SharedRegion ──read, write──> requests of the same owner that name it
-    unregister ─> gone from the table; requests under way keep their reference
-
 A region belongs to the token of the caller that registered it: callers with another token cannot
 see, use or unregister it, nor register the same object meanwhile. Callers without one share theirs.
 
@@ -81,11 +78,7 @@ class SharedRegion:
             )
 
     def content(self, offset: int, size_bytes: int) -> SharedContent:
-        """Return one part, to be read later.
-
-        Raises:
-            InvalidRequest: outside the region, or more than one request may bring.
-        """
+        """Part to be read later. InvalidRequest: outside the region, or more than is allowed."""
         self.check(offset, size_bytes)
         if size_bytes > self._max_read_bytes:
             raise InvalidRequest(
@@ -95,11 +88,7 @@ class SharedRegion:
         return SharedContent(self, offset, size_bytes)
 
     def read_into(self, memory: memoryview, offset: int) -> None:
-        """Fill ``memory`` from ``offset`` of the region on.
-
-        Raises:
-            InvalidRequest: outside the region, or the object was shortened since.
-        """
+        """Fill ``memory`` from ``offset`` on. InvalidRequest: outside, or the object is shorter."""
         self.check(offset, len(memory))
         with _as_invalid(self.name):
             count = os.preadv(self._descriptor.fileno(), [memory], self.offset + offset)
@@ -110,11 +99,7 @@ class SharedRegion:
             )
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
-        """Write bytes into one part.
-
-        Raises:
-            InvalidRequest: outside the region, or its object takes no more.
-        """
+        """Write bytes into one part. InvalidRequest: outside, or the object takes no more."""
         self.check(offset, len(data))
         with _as_invalid(self.name):
             written = os.pwrite(self._descriptor.fileno(), data, self.offset + offset)
@@ -153,14 +138,7 @@ class SharedRegions:
         may_own: Callable[[Owner], bool] = lambda owner: True,
         limits: RegionLimits = USUAL_LIMITS,
     ) -> None:
-        """Make an empty table.
-
-        Args:
-            is_offered: whether callers may register regions.
-            max_read_bytes: of one tensor.
-            may_own: returns whether an owner's token still counts; else its regions are forgotten.
-            limits: where objects lie, and how many regions there may be.
-        """
+        """``may_own`` tells whose regions are kept; ``max_read_bytes`` limits one tensor."""
         self.is_offered = is_offered
         self._max_read_bytes = max_read_bytes
         self._may_own = may_own
@@ -172,12 +150,8 @@ class SharedRegions:
     ) -> SharedRegion:
         """Open an object and give a part of it a name.
 
-        Raises:
-            NotOffered: the server was not started with it.
-            InvalidRequest: name or key is none, or the window lies outside the object.
-            NotFound: there is no such object.
-            PreconditionFailed: the name is taken, or the object belongs to another owner.
-            ResourceExhausted: too many regions.
+        Raises NotOffered, InvalidRequest, NotFound, ResourceExhausted, or PreconditionFailed: the
+        name is taken, or the object belongs to another owner.
         """
         self.require_offered()
         self._check_room(owner, name)
@@ -201,7 +175,9 @@ class SharedRegions:
             raise PreconditionFailed(
                 f"shared memory region {name!r} is registered already; unregister it first"
             )
-        self._forget_withdrawn_owners()
+        for other in {holder for holder, _ in self._regions}:
+            if not self._may_own(other):  # its token was withdrawn
+                self.unregister(other, "")
         count = sum(holder == owner for holder, _ in self._regions)
         limits = self._limits
         if count >= limits.of_one_owner or len(self._regions) >= limits.in_all:
@@ -209,11 +185,6 @@ class SharedRegions:
                 f"{count} shared memory regions are registered, {len(self._regions)} with those of "
                 f"others; unregister some (at most {limits.of_one_owner}, {limits.in_all} in all)"
             )
-
-    def _forget_withdrawn_owners(self) -> None:
-        for owner in {owner for owner, _ in self._regions}:
-            if not self._may_own(owner):
-                self.unregister(owner, "")
 
     def _check_owner(self, owner: Owner, region: SharedRegion) -> None:
         for (other, _), taken in self._regions.items():
@@ -230,22 +201,14 @@ class SharedRegions:
             del self._regions[key]
 
     def listed(self, owner: Owner, name: str) -> list[SharedRegion]:
-        """Return one region, or all of the owner's if ``name`` is empty.
-
-        Raises:
-            NotFound: no region of the owner's has this name.
-        """
+        """Return one region, or all of the owner's if ``name`` is empty; or raise NotFound."""
         self.require_offered()
         if name:
             return [self.find(owner, name)]
         return [region for (holder, _), region in self._regions.items() if holder == owner]
 
     def find(self, owner: Owner, name: str) -> SharedRegion:
-        """Return the region that the owner's requests call ``name``; a reference keeps it usable.
-
-        Raises:
-            NotOffered, NotFound: there is none.
-        """
+        """Region that the owner calls ``name``, usable while referenced; raises NotFound."""
         self.require_offered()
         region = self._regions.get((owner, name))
         if region is None:

@@ -39,7 +39,6 @@ class SlotHeap:
     """Heap of one slot, as the front end sees it."""
 
     def __init__(self, memory: memoryview, ready: Executable, offset: int) -> None:
-        """Find the heap in the slot at ``offset`` of the shared memory."""
         self._memory = memory
         self._slot = offset
         self._head = offset + ready.layout.size_bytes
@@ -54,10 +53,8 @@ class SlotHeap:
     def field(self, place: Field, start: int) -> Field:
         """Return the field of an output whose shape follows the content, in the slot's terms.
 
-        ``start`` is the place's own offset in the shared memory.
-
-        Raises:
-            WorkerFault: the worker left a place that lies outside the heap.
+        ``start`` is the place's own offset in the shared memory. Raises WorkerFault: the worker
+        left a place that lies outside the heap.
         """
         record = np.frombuffer(self._memory[start : start + place.size_bytes], np.uint64).tolist()
         at, size_bytes, rank = record[:3]
@@ -89,11 +86,7 @@ class SlotHeap:
         return np.stack((starts + np.uint32(used), ends - starts), axis=1)
 
     def raw(self, places: Places) -> Work[bytes]:
-        """Return the raw form of the elements at ``places``.
-
-        Raises:
-            WorkerFault: the worker left places that lie outside the heap.
-        """
+        """Raw form of the elements at ``places``. WorkerFault: they lie outside the heap."""
         _, used = HEAP_HEAD.unpack_from(self._memory, self._head)
         parts = list[bytes | memoryview]()
         for at in range(0, len(places), PIECE_STRINGS):

@@ -1,8 +1,4 @@
-"""Rows on their way through a batch: cut from requests, laid into a slot, cut out again.
-
-pieces ──write_rows──> slot ──device──> slot ──outcome_of──> each piece's rows ──join──> the
-   └──draft_of, while the device computes────────┘                              request's answer
-"""
+"""Rows on their way through a batch: cut from requests, laid into a slot, cut out again."""
 
 from __future__ import annotations
 
@@ -65,10 +61,8 @@ def write_rows(
     """Copy every piece's rows into the slot; rows of padding are zeroed, of integers repeated.
 
     Shorter ones are padded along ``axes``. Returns True if all inputs are known to be finite, which
-    is looked at only if the executable needs that.
-
-    Raises:
-        WorkerFault: the rows that were copied are not those that will be handed out.
+    is looked at only if the executable needs that. Raises WorkerFault: the rows that were copied
+    are not those that will be handed out.
     """
     if ready.layout.has_heap:
         _write_mixed_rows(memory, offset, ready, pieces)

@@ -1,9 +1,5 @@
 """Which imports run at the same time, and with how much each.
 
-    file ──first──> small limits ──ends──> artefact
-                     │  several at once, within a budget of memory
-                     └──not enough──> all limits, one at a time
-
 A small file waits for no large one: there is one place more, for small files only.
 
 An import first gets what its file's size suggests. What needs more, as few models and some hostile
@@ -44,10 +40,7 @@ _MOST_PASSES = 8  # others that may begin before one that waits for more memory
 def first_limits(
     limits: ImportLimits, file_bytes: int, together_bytes: int = sys.maxsize
 ) -> ImportLimits | None:
-    """Limits of the first try of an import; None if it needs all limits.
-
-    ``together_bytes`` is what first tries may take that run at once.
-    """
+    """Limits of the first try of an import, within ``together_bytes``; None: it needs all."""
     usual = min(FIRST_MEMORY_BYTES, max(together_bytes // 2, LEAST_MEMORY_BYTES))
     memory = usual + FIRST_MEMORY_A_BYTE * file_bytes
     if memory > together_bytes or memory >= limits.memory_bytes:
@@ -139,14 +132,7 @@ class Imports:
     def __init__(
         self, run: RunImport, limits: ImportLimits, together_bytes: int, at_once: int = 0
     ) -> None:
-        """Make the two queues.
-
-        Args:
-            run: imports one file within given limits.
-            limits: of any one import.
-            together_bytes: of first tries that run at once.
-            at_once: how many first tries may run; 0: one a CPU, two at least.
-        """
+        """At most ``at_once`` first tries run at once; 0: one for each CPU, at least two."""
         self._run = run
         self._limits = limits
         at_once = at_once or max(2, cpu_allowance().threads)

@@ -1,10 +1,5 @@
 """What a registration job asks of the rest of the server, as small Protocols.
 
-    registration ──> ImportModel    braid.server.jobs.imports
-                 ──> ServingDevice  braid.server.devices.device: where models serve
-                 ──> PlanTarget     braid.server.models.serving_models: what answers requests
-                 ──> JobObserver, OnSchedule   braid.server.observability
-
 Any call may raise braid.core.errors. ``Unavailable`` means: again in a moment (a worker restarts).
 """
 
@@ -69,10 +64,8 @@ class PlanTarget(Protocol):
     async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Let batches formed from now on, on a device, run ``schedule.plan``.
 
-        They are formed by the latency that was measured of it.
-
-        Raises:
-            InvalidArtefact: the plan does not fit the model; the old plan stays.
+        They are formed by the latency that was measured of it. Raises InvalidArtefact: the plan
+        does not fit the model; the old plan stays.
         """
 
     async def use_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:

@@ -23,7 +23,6 @@ log = logging.getLogger("braid.jobs")
 
 
 def ended(before: JobRecord, state: JobStatus, message: str) -> JobRecord:
-    """A job's last record."""
     return replace(
         before,
         state=state,
@@ -50,11 +49,7 @@ class JobEnds:
             await asyncio.gather(self._storing, return_exceptions=True)
 
     async def store(self, live: LiveJob, job: JobRecord) -> None:
-        """Store a job's last state, and let go of what only the job needed.
-
-        Raises:
-            TakenOver: the job is another server's.
-        """
+        """Store a job's last state, and let go of what only it needed. Raises TakenOver."""
         try:
             model = await self._stored(live, job)
             await live.store.call(live.store.discard_upload, live.model.sha256)

@@ -1,8 +1,4 @@
-"""Looks at jobs, for any caller: at live ones here, at others as they are stored.
-
-live here ──each change──────────────────────────────> watcher
-another server's ──stored, at each ``Registry.changed``─┘
-"""
+"""Looks at jobs, for any caller: at live ones here, at others as they are stored."""
 
 from __future__ import annotations
 

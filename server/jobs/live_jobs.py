@@ -79,7 +79,6 @@ class LiveJobs:
         self._jobs[live.job.id] = live
 
     def remove(self, live: LiveJob) -> None:
-        """Take a job out that has ended, or is another process's."""
         self._jobs.pop(live.job.id, None)
 
     def counted(self, counts: dict[str, int]) -> None:

@@ -24,10 +24,7 @@ class NodeList:
         grpc_port: Callable[[], int],
         allowance: CpuAllowance | None = None,
     ) -> None:
-        """Read nothing yet; each look calls ``device_keys`` and ``grpc_port`` again.
-
-        ``allowance`` is of CPUs; None: asks the system.
-        """
+        """Read nothing yet; each look calls ``device_keys`` and ``grpc_port`` again."""
         self.allowance = allowance or cpu_allowance()
         self._store = store
         self._settings = settings
@@ -42,15 +39,10 @@ class NodeList:
 
     @property
     def memory_budget_bytes(self) -> int:
-        """Memory that this server divides among its processes."""
         return self._settings.memory_bytes
 
     async def nodes(self) -> list[ShownNode]:
-        """Return the servers by id.
-
-        Raises:
-            Unavailable: the database that they share does not answer.
-        """
+        """Return the servers by id. Unavailable: the database that they share does not answer."""
         if not self.is_shared:
             jobs = await self._store.call(self._store.unfinished_jobs)
             return [ShownNode(self._own_record(), 0.0, tuple(job.id for job in jobs), is_this=True)]

@@ -59,10 +59,7 @@ from braid.server.store.records import ModelStatus, ModelVersion
 log = logging.getLogger("braid.jobs")
 
 IMPORT_TRIES = 8
-"""Tries of an importer that is killed within its limits, half a minute of pauses in all.
-
-Fewer than of a call that measures: each may use up the machine's memory.
-"""
+"""Fewer tries than a measurement has: each may use up the machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +78,9 @@ async def register_model(
 ) -> RegistrationOutcome:
     """Take a model version from its upload to a schedule for every batch size and device.
 
-    A batch size that fails leaves the model serving sequentially and does not stop the others,
-    nor does a device that cannot serve the model. What ``check`` raises ends it before it serves.
-
-    Raises:
-        BraidError: the model does not serve; the message is for the user.
+    A batch size that fails leaves the model serving sequentially and does not stop the others, nor
+    does a device that cannot serve the model. What ``check`` raises ends it before it serves.
+    Raises BraidError: the model does not serve; the message is for the user.
     """
     async with AsyncExitStack() as kept:
         await kept.enter_async_context(services.keeping(model.sha256))
@@ -128,12 +123,8 @@ async def serve_again(
 ) -> None:
     """Let an imported model answer with its stored schedules, after a restart of the server.
 
-    Args:
-        model: imported before.
-        devices: that were away when it was registered; None: all.
-
-    Raises:
-        BraidError: the artefact, or each of the devices, refuses.
+    ``devices``: that were away when it was registered; None: all. Raises BraidError: the artefact,
+    or each of the devices, refuses.
     """
     devices = services.devices if devices is None else devices
     async with services.keeping(model.artefact):
@@ -243,11 +234,7 @@ async def _read(model: ModelVersion, services: JobServices) -> ImportedModel:
 
 
 async def _samples(imported: ImportedModel, services: JobServices) -> GivenSamples:
-    """Samples that a model was registered with, read and checked.
-
-    Raises:
-        InvalidRequest: they do not fit its inputs, or are gone.
-    """
+    """Samples that a model was registered with, checked; InvalidRequest: wrong or gone."""
     digest = imported.options.samples
     if not digest:
         return NO_SAMPLES
@@ -258,11 +245,7 @@ async def _samples(imported: ImportedModel, services: JobServices) -> GivenSampl
 async def _serve_sequentially(
     model: ModelVersion, imported: ImportedModel, services: JobServices, report: ReportProgress
 ) -> dict[str, BraidError]:
-    """Serve a model on every device; returns the errors of those that cannot, by device name.
-
-    Raises:
-        BraidError: none can.
-    """
+    """Serve a model on every device; returns errors by device name. BraidError: none can."""
     store = services.store
 
     def retry(device: ServingDevice) -> RetryWhileRestarting:
@@ -297,11 +280,7 @@ async def _serve_on(
     services: JobServices,
     retry: Callable[[ServingDevice], RetryWhileRestarting],
 ) -> dict[str, BraidError]:
-    """Load a model on devices and let it answer there; returns errors by device name.
-
-    Raises:
-        BraidError: all of them refuse.
-    """
+    """Load a model on devices and let it answer; returns errors by name. BraidError: all refuse."""
     refusals: dict[str, BraidError] = {}
 
     async def attempt(device: ServingDevice) -> None:

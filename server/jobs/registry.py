@@ -1,8 +1,5 @@
 """Which server does which work of a store. A single server does all of it.
 
-    runner ──────begin──> Registry ──paused, resumed, lost──> Work
-    registration ─making─> Registry          one of the servers makes a schedule
-
 ``Registry`` is that of a single server; ``braid.server.fleet`` has that of servers that share a
 store. Belongs to the event loop.
 """
@@ -69,12 +66,7 @@ class Registry:
         """Let other servers do a job now."""
 
     async def cancel(self, job_id: str, store: Store) -> JobRecord:
-        """End a job that does not run here; returns it as it is then.
-
-        Raises:
-            JobNotFound: there is none.
-            Unavailable: the server that does it has not ended it yet.
-        """
+        """End a job that does not run here. JobNotFound, or Unavailable: it has not ended yet."""
         return await store.call(store.find_job, job_id)
 
     async def cancel_model(self, name: str, version: int) -> None:

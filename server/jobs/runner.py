@@ -102,11 +102,7 @@ class JobRunner:
                 self.running.begin(LiveJob(queued, model, self._store))
 
     async def started(self) -> None:
-        """Wait until jobs can be made, watched and ended: the server restores its models first.
-
-        Raises:
-            Draining: the server is stopped before that.
-        """
+        """Wait until jobs can be made: models are restored first. Raises Draining."""
         await self._started.wait()
         if not self._is_started:
             raise Draining("the server is shutting down; try again after its restart")
@@ -118,10 +114,7 @@ class JobRunner:
         await self.running.stop()
 
     def release_watchers(self) -> None:
-        """End every watch with Draining, so that no watcher holds up a shutdown.
-
-        Calls that wait for a start that was given up end the same way.
-        """
+        """End every watch and wait for the start with Draining: none may hold up a shutdown."""
         self._started.set()
         self._views.release()
 
@@ -141,12 +134,8 @@ class JobRunner:
     ) -> Registration:
         """Make a model version and run its job, or find the job of the same registration.
 
-        Once begun it completes, even if the caller goes away.
-
-        Raises:
-            InvalidRequest: the name is not one, or a device cannot compute in the precision.
-            PreconditionFailed: ``version`` is given, and is something else.
-            Draining: the server is shutting down.
+        Once begun it completes, even if the caller goes away. Raises InvalidRequest, Draining, or
+        PreconditionFailed: ``version`` is given, and is something else.
         """
         if self._is_stopping:
             raise Draining("the server is shutting down; register again after its restart")
@@ -189,11 +178,7 @@ class JobRunner:
         """Run a job that makes these bytes serve as a version, whatever that was before.
 
         What the version serves it serves until then, also if it never comes to that. Once begun it
-        completes.
-
-        Raises:
-            InvalidRequest: the name is not one, or a device cannot compute in the precision.
-            Draining: the server is shutting down.
+        completes. Raises InvalidRequest or Draining.
         """
         if self._is_stopping:
             raise Draining("the server is shutting down")
@@ -258,17 +243,8 @@ class JobRunner:
         """Forget the measurements of a model version, and schedule it afresh; returns the job.
 
         Its plans serve until the new ones are verified. A job under way already is the answer.
-
-        Args:
-            batch_size: to schedule again; None: all.
-            device: to schedule again on; "": all.
-            reason: why, for people.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
-            InvalidRequest: it is not scheduled for the batch size, or there is no such device.
-            PreconditionFailed: it does not serve.
-            Draining: the server is shutting down.
+        ``batch_size`` None and ``device`` "" mean all; ``reason`` is for people. Raises NotFound,
+        InvalidRequest, PreconditionFailed (it does not serve) or Draining.
         """
         if self._is_stopping:
             raise Draining("the server is shutting down; schedule again after its restart")
@@ -285,10 +261,8 @@ class JobRunner:
     ) -> JobRecord | None:
         """Run a job that schedules a version for these lengths, in place of those chosen before.
 
-        None: a job is under way, or it does not serve.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
+        None: a job is under way, or it does not serve. Raises ModelNotFound, VersionNotFound: there
+        is none.
         """
         if not self.takes_jobs:
             return None
@@ -323,11 +297,6 @@ class JobRunner:
     # Looking.
 
     async def find(self, job_id: str) -> JobRecord:
-        """A job as it is now.
-
-        Raises:
-            JobNotFound: there is none.
-        """
         return await self._views.find(job_id)
 
     async def list(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:
@@ -337,9 +306,7 @@ class JobRunner:
     async def watch(self, job_id: str) -> AsyncGenerator[JobRecord, None]:
         """Yield the job now, then its changes; a slow reader misses changes, but not the end.
 
-        Raises:
-            JobNotFound: there is none.
-            Draining: the server stops; the job goes on at its next start.
+        Raises JobNotFound. Raises Draining: the server stops; the job goes on at its next start.
         """
         await self.started()
         async with aclosing(self._views.watch(job_id)) as changes:
@@ -351,11 +318,8 @@ class JobRunner:
     async def cancel(self, job_id: str) -> JobRecord:
         """End a job now; its task has ended when this returns.
 
-        A model that serves goes on with the plans it has. Cancelling twice is no error.
-
-        Raises:
-            JobNotFound: there is none.
-            PreconditionFailed: it has ended otherwise.
+        A model that serves goes on with the plans it has. Cancelling twice is no error. Raises
+        JobNotFound, or PreconditionFailed: it has ended otherwise.
         """
         await self.started()
         live = self.live.find(job_id)

@@ -1,11 +1,5 @@
 """Tasks of live jobs: each runs its registration to one end, unless another server takes it over.
 
-    begin ──> register_model ──outcome──> end stored ──> shown
-                 │    ▲  │
-           paused│    │  └─ TakenOver, lost: gone, nothing is stored
-                 ▼    │resumed
-               suspended
-
 A job is paused when another server may work on it already (``Registry``): this one stops, and
 stores nothing. If none took it, the job begins again at its top, and finds the artefact, the
 measurements and the schedules that were stored.
@@ -108,7 +102,6 @@ class RunningJobs:
             live.task.cancel()
 
     async def resume(self, live: LiveJob) -> None:
-        """Go on with a job that was suspended."""
         if live.task is None or live.canceller is not None:
             return
         await asyncio.wait([live.task])

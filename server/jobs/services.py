@@ -69,8 +69,5 @@ class JobServices:
             yield self if store is self.store else replace(self, store=store)
 
     def retry(self, report: Callable[[str], None] = lambda what: None) -> RetryWhileRestarting:
-        """Retries of calls to devices, planner, importer and shared files.
-
-        ``report`` gets a text per retry.
-        """
+        """Retries of calls to devices, planner, importer and files; ``report`` gets a text each."""
         return RetryWhileRestarting(self.retry_pauses, report, self.store.is_revocable)

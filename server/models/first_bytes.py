@@ -14,11 +14,7 @@ class FirstBytes:
         self._is_done = False
 
     def take(self, chunk: bytes) -> None:
-        """Check the next chunk.
-
-        Raises:
-            InvalidUpload: the file cannot be a model.
-        """
+        """Check the next chunk. Raises InvalidUpload: the file cannot be a model."""
         if self._is_done:
             return
         self._head += chunk[: HEAD_BYTES + 1 - len(self._head)]
@@ -26,11 +22,7 @@ class FirstBytes:
             self._check(whole=False)
 
     def end(self) -> None:
-        """End the check: all chunks were taken. An empty upload is not refused here.
-
-        Raises:
-            InvalidUpload: the file cannot be a model.
-        """
+        """End the check; an empty upload is not refused here. InvalidUpload: it is no model."""
         if self._head and not self._is_done:
             self._check(whole=True)
 

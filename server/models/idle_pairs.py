@@ -1,8 +1,5 @@
 """Pairs of open contests in idle time, on the inputs of a batch that was answered before.
 
-replicas ──open contest──> quiet ──pair by pair, run by run──> PlanContest.took
-                                          └─ a request came ──> give way
-
 Before the first batch inputs are zeros.
 """
 
@@ -32,14 +29,7 @@ class IdlePairs:
         is_busy: Callable[[], bool],
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Run nothing yet.
-
-        Args:
-            replicas: of all versions that answer.
-            quiet: returns once no device runs requests.
-            is_busy: whether one does, or a registration measures.
-            sleep: waits for some seconds.
-        """
+        """``quiet`` returns once no device runs requests; ``is_busy`` also counts measuring."""
         self._replicas = replicas
         self._quiet = quiet
         self._is_busy = is_busy

@@ -1,8 +1,5 @@
 """Lengths that follow from the requests: chosen in idle time, scheduled by a job.
 
-replicas ──rows by length──> store ──enough, and others save enough──> job: schedules for them
-    └── other servers of the database take what was chosen from there <──┘
-
 Replicas learn from there as well that a padded request was answered wrongly (``padding_checks``).
 """
 

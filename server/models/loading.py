@@ -59,17 +59,7 @@ class ModelLoader:
         turns: KeyedLocks | None = None,
         bring: BringNow | None = None,
     ) -> None:
-        """Load nothing yet.
-
-        Args:
-            store: of the models.
-            runner: of the jobs that load them.
-            models: those that answer.
-            max_upload_bytes: of one file.
-            catch_up: None if no other server has the store.
-            turns: of names; None: new ones.
-            bring: loads what is not in memory, in the turn that the caller has.
-        """
+        """``catch_up`` is None on a single server; ``bring`` runs in the turn of its caller."""
         self._bring = bring
         self._catch_up = catch_up
         self._runner = runner
@@ -101,26 +91,16 @@ class ModelLoader:
     ) -> None:
         """Let a model answer; returns when it does. A load that began completes.
 
-        Args:
-            files: version -> model file, to register first; versions that have these bytes
-                already are loaded again.
-            options: what to schedule; without files, of the bytes that answer.
-
-        Raises:
-            ModelNotFound: nothing is registered under the name, and no file came.
-            PreconditionFailed: a version exists with other bytes, or all of them failed before.
-            BraidError: the model does not import.
+        ``files``, by version, are registered first; versions that have these bytes already are
+        loaded again. ``options``: what to schedule; without files, of the bytes that answer. Raises
+        ModelNotFound, PreconditionFailed (other bytes, or all failed before), or BraidError.
         """
         check_model_name(name)
         await self.ready_to_change(name)
         await though_callers_leave(self._load(name, files, options))
 
     async def unload(self, name: str) -> None:
-        """Let no version of a model answer; requests that were accepted end first.
-
-        Raises:
-            ModelNotFound: nothing is registered under the name.
-        """
+        """Let no version answer; requests that were accepted end first. Raises ModelNotFound."""
         await self.ready_to_change(name)
         await though_callers_leave(self._unload(name))
 
@@ -155,10 +135,7 @@ class ModelLoader:
                 await self._runner.cancel_model(name, model.version)
 
     async def delete_version(self, model: ModelVersion) -> None:
-        """End the jobs of a version and its accepted requests, then remove it from the store.
-
-        The caller has the turn.
-        """
+        """End a version's jobs and accepted requests, then remove it; the caller has the turn."""
         name, version = model.name, model.version
         async with self._runner.deleting(name, version):
             await self._set_state(replace(model, state=ModelStatus.DRAINING, message=""))
@@ -186,11 +163,7 @@ class ModelLoader:
                 await self._load_registered(name, options)
 
     async def _load_registered(self, name: str, options: ModelOptions | None) -> None:
-        """Let every version answer that can; an error of one stops no other.
-
-        Raises:
-            BraidError: of the newest version that cannot.
-        """
+        """Let every version answer that can. BraidError: of the newest version that cannot."""
         present = await self._store.call(self._store.versions, name)
         if options is not None:
             number = self._models.number(name, "")

@@ -1,8 +1,4 @@
-"""Checks in idle time whether padded requests are answered as they are unpadded.
-
-replica ──sample──> quiet ──batcher, twice──> outputs ──differ──> the version is padded no more
-                                                          └──> store: nor after a restart
-"""
+"""Checks in idle time whether padded requests are answered as they are unpadded."""
 
 from __future__ import annotations
 
@@ -40,15 +36,7 @@ class PaddingChecks:
         keep: Callable[[], Awaitable[object]],
         tolerance: float,
     ) -> None:
-        """Check nothing yet.
-
-        Args:
-            replicas: of all versions that answer.
-            observer: of a replica's batches.
-            quiet: returns once no device runs requests.
-            keep: stores what was found; called again later where it fails.
-            tolerance: of plans, relative to the largest element of an output.
-        """
+        """``keep`` stores what was found. ``tolerance``: relative to the largest element."""
         self._replicas = replicas
         self._observer = observer
         self._quiet = quiet

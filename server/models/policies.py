@@ -1,10 +1,5 @@
 """Keeps what serves in line with what was asked for: policies of versions, labels, batching.
 
-    SetServing ──> checked ──> stored ──> wanted versions load ──> labels and policies count ──┐
-    a new version serves ──────────────────────────────────────────────────────────────────────┤
-    delete ──> wanted versions load ──> the deleted one drains ────────────────────────────────┘
-                                                     versions no longer wanted drain and unload <┘
-
 What is new serves before what is old stops: there is no moment without an answer. A version that
 fails to import changes nothing. What was unloaded by request stays so until a configuration or a
 load asks for it. Each change holds the turn of its name (``ModelLoader.turns``) from its first look
@@ -46,11 +41,7 @@ class VersionPolicies:
             self._models.configure(name, config)
 
     def config(self, name: str) -> ServingConfig:
-        """Serving configuration of a model.
-
-        Raises:
-            ModelNotFound: nothing is registered under the name.
-        """
+        """Serving configuration of a model, or ModelNotFound."""
         if not self._models.knows(name):
             raise ModelNotFound(name)
         return self._models.config(name)
@@ -60,14 +51,9 @@ class VersionPolicies:
     ) -> None:
         """Apply a configuration; returns when the wanted versions serve. Once begun it completes.
 
-        Args:
-            config: that it is to have.
-            had_served: versions that served a moment ago; one that was unloaded since stays so.
-
-        Raises:
-            ModelNotFound: nothing is registered under the name.
-            VersionNotFound: a label, or the policy, names a version that does not exist.
-            PreconditionFailed: such a version was not imported (yet); nothing has changed.
+        ``had_served``: versions that served a moment ago; one that was unloaded since stays so.
+        Raises ModelNotFound, VersionNotFound, or PreconditionFailed: a version was not imported
+        (yet), and nothing has changed.
         """
         check_model_name(name)
         await self._loader.ready_to_change(name)
@@ -105,14 +91,8 @@ class VersionPolicies:
     async def delete(self, name: str, version: str) -> None:
         """Refuse new requests, finish accepted ones, then remove; completes once begun.
 
-        What the policy wants in place of the deleted version answers before.
-
-        Args:
-            version: a number or a label; "" for all versions.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
-            PreconditionFailed: the version has a label.
+        What the policy wants in place of the deleted version answers before. ``version``: a number
+        or a label; "" for all. Raises NotFound, or PreconditionFailed: the version has a label.
         """
         await self._loader.ready_to_change(name)
         await though_callers_leave(self._delete(name, version))
@@ -152,11 +132,7 @@ class VersionPolicies:
                     self._models.configure(name, ServingConfig())
 
     async def _replace(self, name: str, doomed: int) -> None:
-        """Load what the policy wants once a version is deleted.
-
-        Raises:
-            PreconditionFailed: a label would be left pointing at nothing.
-        """
+        """Load what the policy wants then. PreconditionFailed: a label would point at nothing."""
         config = self._models.config(name)
         for label, number in config.labels.items():
             if number == doomed:

@@ -29,11 +29,7 @@ log = logging.getLogger("braid.serving")
 
 
 def check_models(wanted: Sequence[str], awaited: Sequence[str]) -> None:
-    """Check names and files of each ``NAME=PATH``, and names, before anything is started.
-
-    Raises:
-        StartupError: naming the first that is none.
-    """
+    """Check names and files before anything is started. StartupError names the first bad one."""
     list(_named_files(wanted))
     for name in set(awaited) - {"*"}:
         _check_name(name, f"BRAID_READY_MODELS={name}")
@@ -62,11 +58,7 @@ async def prefer(wanted: Sequence[str], store: Store) -> None:
 async def preload(
     wanted: Sequence[str], store: Store, runner: JobRunner, max_upload_bytes: int
 ) -> list[tuple[str, int]]:
-    """Register each ``NAME=PATH``; returns names and versions when all serve, if sequentially.
-
-    Raises:
-        StartupError: naming the entry that is no model, or that could not be imported.
-    """
+    """Register each ``NAME=PATH``; returns names and versions once all serve, if sequentially."""
     jobs, serving, reading = [], [], OwnThreads("preload", 1)
     for name, file in await reading.run(list, _named_files(wanted)):
         try:
@@ -106,11 +98,7 @@ def _check_name(name: str, entry: str) -> None:
 
 
 def model_file(path: str) -> Path:
-    """Return ``path`` if it is a file, else the only .onnx file in that folder.
-
-    Raises:
-        StartupError: there is no such file, or there are several.
-    """
+    """Return ``path`` if it is a file, else the only .onnx file in that folder, or StartupError."""
     place = Path(path)
     if place.is_file():
         return place

@@ -1,7 +1,4 @@
-"""Registered models, by name and version, with schedules and their graphs.
-
-AdminService, console ──> ModelQueries ──> store, serving models, devices
-"""
+"""Registered models, by name and version, with schedules and their graphs."""
 
 from __future__ import annotations
 
@@ -47,23 +44,14 @@ class ModelQueries:
         self._devices = devices
 
     async def models(self) -> list[ModelVersion]:
-        """All versions of all models, by name and version."""
         return self._as_seen(await self._store.call(self._store.models))
 
     async def versions(self, name: str) -> list[ModelVersion]:
-        """All versions of one model, oldest first.
-
-        Raises:
-            ModelNotFound: nothing is registered under the name.
-        """
+        """All versions of one model, oldest first; or ModelNotFound."""
         return self._as_seen(await self._store.call(self._store.versions, name))
 
     async def find(self, name: str, version: str) -> ModelVersion:
-        """Version of a number or a label; "" is the version that requests get.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
-        """
+        """Version of a number or a label; "" is the one that requests get. Raises NotFound."""
         number = await self._number(name, version)
         row = await self._store.call(self._store.find_model, name, number)
         return self._models.as_seen(row)
@@ -99,12 +87,7 @@ class ModelQueries:
         return Placed(device.name, schedule, live)
 
     async def check_plan(self, name: str, plan: str) -> None:
-        """Check that a schedule of a model has a plan among its candidates.
-
-        Raises:
-            ModelNotFound: nothing is registered under the name.
-            InvalidRequest: none has; the message names those that there are.
-        """
+        """Raise InvalidRequest, naming the plans there are, unless a schedule has the plan."""
         names = {
             candidate.name
             for model in await self.versions(name)
@@ -135,11 +118,7 @@ class ModelQueries:
         device: str = "",
         shapes: str = "",
     ) -> Placed:
-        """Schedule of one batch size; "" is the first device and the main shape.
-
-        Raises:
-            ScheduleNotFound: there is no such device or shape, or no schedule yet.
-        """
+        """Schedule of one batch size, or ScheduleNotFound; "": the first device, the main shape."""
         on = self._named(device)
         schedules = await self._schedules_on(on, model)
         texts = list(dict.fromkeys(schedule.key.shapes for schedule in schedules))
@@ -167,10 +146,7 @@ class ModelQueries:
         return on
 
     async def graph(self, model: ModelVersion, placed: Placed) -> OpGraph:
-        """Static graph of a schedule, whose units its indices refer to.
-
-        It is stored with the schedule; where an earlier version stored none, the device makes it.
-        """
+        """Static graph of a schedule; where an earlier version stored none, the device makes it."""
         stored = await self._store.call(self._store.find_graph, placed.schedule)
         if stored is not None:
             return stored

@@ -1,9 +1,5 @@
 """Which models are in memory: the least recently used leave it, and requests bring them back.
 
-    request for a model that is away ──bring──> Restore ──room──> others leave ──> it answers
-    registration, restart ──────────────────────────────┘   (least recently used first, none pinned)
-    look, once a second ──> those on demand leave that no request named for their seconds
-
 A model that is away stays registered and ready: its files, schedules and configuration are in the
 store. The order of use is kept in the store's folder, so that a restart loads in that order.
 
@@ -65,7 +61,6 @@ class Residency:
     def __init__(
         self, limits: ResidencyLimits, models: ServingModels, devices: Devices, folder: Path
     ) -> None:
-        """Nothing is loaded or unloaded yet; ``folder`` is the store's."""
         self._limits = limits
         self._models = models
         self._devices = devices
@@ -80,10 +75,7 @@ class Residency:
     async def bring(self, restore: Restore, model: ModelVersion, deadline: float | None) -> None:
         """Load a version for a request; the load goes on though nobody waits for it any more.
 
-        Raises:
-            ModelLoading: it takes longer than requests may wait, or the model lets none wait.
-            DeadlineExceeded: it takes longer than until ``deadline``.
-            BraidError: it cannot be loaded.
+        Raises ModelLoading (longer than requests may wait), DeadlineExceeded or BraidError.
         """
         key, label = (model.name, model.version), f"model {model.name!r} version {model.version}"
         task = restore.again(model)
@@ -112,7 +104,6 @@ class Residency:
 
     @asynccontextmanager
     async def room_for(self, model: ModelVersion) -> AsyncIterator[None]:
-        """Make room for a version, which is loaded inside the block."""
         digest = model.artefact
         async with self._making_room:
             self._loading[digest] += 1
@@ -144,7 +135,6 @@ class Residency:
         return self._fits(model.artefact, model)
 
     def is_wanted(self, model: ModelVersion) -> bool:
-        """Whether a restart loads a version before a request names it."""
         return self._models.config(model.name).residency.kind != ON_DEMAND
 
     def place_in_order(self, model: ModelVersion) -> int:

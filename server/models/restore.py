@@ -1,9 +1,5 @@
 """After a restart: the models that served before serve again, the last used first.
 
-    store ──know──> ServingModels: their names are known ──> ports open, jobs go on, ready
-          ──serve──> several at a time, each with the schedules of the cache, while there is room
-    request ──again──> the model that it names, ahead of the others; the request waits
-
 Each takes its turn of the name, as loads, unloads and deletions do.
 """
 
@@ -41,15 +37,7 @@ class Restore:
         is_shared: bool = False,
         turns: KeyedLocks | None = None,
     ) -> None:
-        """Restore nothing yet.
-
-        Args:
-            services: parts of the server that loads use.
-            models: the models that answer.
-            is_shared: other servers serve the models of the store: what is damaged here is fetched
-                again (``braid.server.fleet``), and is no state of the model.
-            turns: of ``ModelLoader``.
-        """
+        """``is_shared``: what is damaged here is fetched again, and is no state of the model."""
         self._services = services
         self._models = models
         self._is_shared = is_shared

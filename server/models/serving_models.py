@@ -1,7 +1,5 @@
 """The models that clients know by name, and which of them answer.
 
-    registered (store) ──serve──> ModelReplica, sequential ──swap──> scheduled ──remove──> gone
-
 Owns every ModelReplica, and the queues of each device where its requests wait. What may be asked
 for by name is what the store has registered; a version answers from the moment it is imported, and
 the newest one that answers is the default.
@@ -23,7 +21,7 @@ from braid.core.errors import (
     NotFound,
     PreconditionFailed,
 )
-from braid.core.schedule import Schedule, ScheduleKey
+from braid.core.schedule import Schedule
 from braid.server.devices.pool import Devices
 from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.batcher import Batcher
@@ -60,7 +58,6 @@ class ResolvedModel:
     coming: ModelVersion | None = None  # that a request may wait for, in place of the refusal
 
     def require(self) -> Replicas:
-        """Model on its devices, or the error."""
         if self.served is None:
             assert self.refusal is not None
             raise self.refusal
@@ -79,16 +76,7 @@ class ServingModels(KnownModels):
         on_version: OnVersion = lambda name, version: None,
         bring: Bring | None = None,
     ) -> None:
-        """No version is known yet.
-
-        Args:
-            devices: where models serve.
-            metrics: of requests.
-            policy: of models without one of their own.
-            on_serving: told whether a model answers.
-            on_version: told a version that answers from now on.
-            bring: loads a version for a request; None: none is ever put away.
-        """
+        """``policy``: of models without one of their own. ``bring`` None: none is ever put away."""
         super().__init__(metrics, on_serving)
         self._devices = devices
         self._policy = policy
@@ -116,7 +104,6 @@ class ServingModels(KnownModels):
 
     @property
     def is_running(self) -> bool:
-        """Whether a device runs a batch now."""
         return any(batcher.is_running for batcher in self._batchers.values())
 
     def backlogs_s(self) -> list[float]:
@@ -129,8 +116,7 @@ class ServingModels(KnownModels):
     def for_request(self, name: str, version: str) -> ResolvedModel:
         """Model, or the refusal, that a request for ``name`` gets.
 
-        Args:
-            version: a number, a label, or "": the stable version, or else the newest that answers.
+        ``version``: a number, a label, or "": the stable version, or else the newest that answers.
         """
         try:
             number = self.number(name, version)
@@ -149,8 +135,7 @@ class ServingModels(KnownModels):
     async def present(self, resolved: ResolvedModel, deadline: float | None) -> Replicas:
         """Replicas of what a request named, loaded first if they are not in memory.
 
-        Raises:
-            BraidError: it does not answer, or not before ``deadline`` on the monotonic clock.
+        Raises BraidError: it does not answer, or not before ``deadline`` on the monotonic clock.
         """
         while (model := resolved.coming) is not None and self._bring is not None:
             await self._bring(model, deadline)
@@ -180,7 +165,6 @@ class ServingModels(KnownModels):
         return refusal
 
     def present_versions(self) -> Iterator[Replicas]:
-        """Replicas of each version that is in memory."""
         for entry in self._names.values():
             yield from entry.served.values()
 
@@ -227,11 +211,6 @@ class ServingModels(KnownModels):
         """Return whether a schedule is of a version's main shape, as far as that is known."""
         return schedule.key.shapes in (*self.scheduled_shapes(model), schedule.key.shapes)[:1]
 
-    def is_scheduled(self, name: str, version: int, key: ScheduleKey) -> bool:
-        """Return whether a version that answers has the shape of a schedule, or does not answer."""
-        replicas = self.served_version(name, version)
-        return replicas is None or key.shapes in replicas.any.scheduled
-
     def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
         """True if requests still go to these replicas of a version; ``served`` is one of them."""
         entry = self._names.get(served.name, NONE)
@@ -266,7 +245,6 @@ class ServingModels(KnownModels):
         ]
 
     def all_replicas(self) -> list[ModelReplica]:
-        """Replicas of all versions that answer, on all devices."""
         return [queued.replica for queued in self.all_queued()]
 
     async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
@@ -274,12 +252,8 @@ class ServingModels(KnownModels):
 
         If it does already, it only takes the lengths that were chosen. It begins with the
         sequential plan. What the version served before finishes its accepted requests, on all
-        devices, and goes.
-
-        Raises:
-            InvalidRequest: it cannot run at the shapes it was registered for.
-            DeviceOutOfMemory: the device has no room for it.
-            PreconditionFailed: it was deleted or replaced meanwhile.
+        devices, and goes. Raises InvalidRequest (its shapes), DeviceOutOfMemory, or
+        PreconditionFailed: it was deleted or replaced meanwhile.
         """
         if not self._lacks(model, device):
             if (served := self._on(model.name, model.version, device)) is not None:
@@ -309,11 +283,7 @@ class ServingModels(KnownModels):
             await to_the_end(_end_all(before.all))
 
     def _lacks(self, model: ModelVersion, device: str) -> bool:
-        """True if a version does not answer on a device.
-
-        Raises:
-            PreconditionFailed: it was deleted or replaced.
-        """
+        """True if a version does not answer on a device. PreconditionFailed: it was replaced."""
         entry = self._entry(model.name)
         if not entry.expects(model):
             what = "replaced" if model.version in entry.versions else "deleted"
@@ -339,13 +309,9 @@ class ServingModels(KnownModels):
         return replica
 
     async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Let batches formed from now on, on a device, run ``schedule.plan``.
+        """Let batches formed from now on run ``schedule.plan``, by the latency measured of it.
 
-        They are formed by the latency that was measured of it.
-
-        Raises:
-            InvalidArtefact: the plan does not fit the model; the old plan stays.
-            PreconditionFailed: the model does not answer there (any more).
+        Raises InvalidArtefact (the old plan stays), or PreconditionFailed: the model is gone there.
         """
         served = self._on(model.name, model.version, device)
         if served is None and self.is_away(model.name, model.version):
@@ -445,6 +411,5 @@ class ServingModels(KnownModels):
 
 
 async def _end_all(replicas: Iterable[QueuedReplica]) -> None:
-    """Finish the accepted requests of replicas, one after the other, and unload them."""
     for queued in replicas:
         await queued.end()

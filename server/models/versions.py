@@ -30,10 +30,7 @@ class Remarks:
         self._texts: dict[tuple[str, int], str] = {}
 
     def note(self, name: str, version: int, text: str) -> bool:
-        """Set the remark on a version, or on a whole model; "" removes it.
-
-        Returns True if it is another one than before.
-        """
+        """Set the remark on a version or a whole model, "" removes it; True: it is another one."""
         if self._texts.get((name, version), "") == text:
             return False
         self._texts[name, version] = text
@@ -152,11 +149,7 @@ class KnownModels:
         self._configs: dict[str, ServingConfig] = {}
 
     def number(self, name: str, version: str) -> int:
-        """Version that ``version`` means: a number, a label, or "" (see ``for_request``).
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
-        """
+        """Version that a number, a label, or "" means (see ``for_request``); or NotFound."""
         entry = self._names.get(name)
         if entry is None:
             raise ModelNotFound(name)

@@ -3,10 +3,6 @@
 Series with a ``model`` label exist for registered models only: ``add_model`` makes them and
 ``remove_model`` drops them. Requests for anything else are counted under the model ``_unknown``,
 which is no valid name of a model.
-
-    app      ──owns──> Metrics ──add_model──> ModelMetrics ──used by──> batcher, servicers
-    jobs     ──tell──> Metrics.jobs
-    ports    ──look, read──> Metrics.snapshot, then ──read──> Metrics.registry
 """
 
 from __future__ import annotations
@@ -70,7 +66,6 @@ class Metrics:
         return (model, version) in self.requests.models
 
     def models(self) -> list[ModelMetrics]:
-        """Return the numbers of all registered model versions."""
         return [each for each in list(self.requests.models.values()) if each is not self.unknown]
 
     def add_device(self, device: str) -> None:

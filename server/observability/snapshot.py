@@ -1,9 +1,5 @@
 """Gauges of what is there when a scrape comes: readiness, models, shapes, memory, disk.
 
-    /metrics ──look──> on the event loop: what the server knows     (Snapshot)
-             ──read──> in a thread: /proc and the disk              (once a minute)
-             ──collect──> the families below
-
 Nothing is counted in between, so that requests and registrations pay nothing for it.
 """
 

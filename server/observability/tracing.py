@@ -54,13 +54,8 @@ class Sampling:
 def start_tracing(exporter: str, sampling: Sampling) -> Telemetry | None:
     """Return the interceptor that makes spans; None: nothing is traced.
 
-    Args:
-        exporter: "off", "otlp" (the address and the rest by OpenTelemetry's own OTEL_* variables)
-            or "console" (JSON on standard output, for a first look).
-        sampling: which requests are traced, asked when they end.
-
-    Raises:
-        StartupError: the packages are not installed.
+    ``exporter``: "off", "otlp" (the rest by OpenTelemetry's own OTEL_* variables) or "console"
+    (JSON on standard output). Raises StartupError: the packages are not installed.
     """
     if exporter == "off":
         return None
@@ -124,12 +119,8 @@ class CallTrace:
     ) -> None:
         """Make the spans of a request that ended now, if the request is to be traced.
 
-        Args:
-            model: registered name; "" if the request named none that is.
-            version: that was asked, if known.
-            status: name of a gRPC status.
-            seconds: that it took.
-            outcome: with the times on the way, if it was computed.
+        ``model``: "" if the request named none that is registered. ``seconds``: that it took.
+        ``outcome``: with the times on the way, if it was computed.
         """
         if not self._sampling.takes_next():
             return

@@ -2,8 +2,6 @@
 
 BRAID_GRPC_PORT       everything, or everything but admin calls where those have their own
 BRAID_ADMIN_ADDRESS   everything, on another port or a Unix socket
-
-call ──> token ──> server started? ──> trace ──> guards of messages and answers ──> handler
 """
 
 from __future__ import annotations
@@ -40,16 +38,7 @@ class CallChecks:
     """Checks that a call passes before its handler: tokens, tracing, guards."""
 
     def __init__(self, settings: Settings, sampling: Sampling, memory: CallMemory) -> None:
-        """Read the tokens and certificates.
-
-        Args:
-            settings: tokens, certificates, what strangers may do.
-            sampling: which requests are traced.
-            memory: that answers are charged to.
-
-        Raises:
-            StartupError: tokens or certificates cannot be used.
-        """
+        """Read the tokens and certificates; StartupError: they cannot be used."""
         self.tokens = _tokens(settings)
         self.certificates = _certificates(settings)
         self.telemetry = start_tracing(settings.tracing, sampling)
@@ -128,17 +117,7 @@ class GrpcPorts:
         sampling: Sampling,
         memory: CallMemory,
     ) -> None:
-        """Make the servers.
-
-        Args:
-            settings: addresses, tokens, certificates and limits.
-            add_services: to each server.
-            sampling: which requests are traced.
-            memory: that answers are charged to.
-
-        Raises:
-            StartupError: tokens or certificates cannot be used, or other machines need none.
-        """
+        """Make the servers. StartupError: tokens or certificates are missing or unusable."""
         self._settings = settings
         self.checks = checks = CallChecks(settings, sampling, memory)
         self._main = _server(settings, checks, checks.gate)
@@ -163,11 +142,7 @@ class GrpcPorts:
             )
 
     async def start(self) -> int:
-        """Listen; returns the port of the main server.
-
-        Raises:
-            StartupError: an address cannot be used.
-        """
+        """Listen; returns the port of the main server. StartupError: an address cannot be used."""
         certificates = self.checks.certificates
         address = f"{self._settings.host}:{self._settings.grpc_port}"
         port = _bind(self._main, address, "BRAID_GRPC_PORT or --grpc-port", certificates)

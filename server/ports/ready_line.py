@@ -73,10 +73,7 @@ def _command(settings: Settings, address: str, model: ModelToTry | None) -> str:
 
 
 def register_command(settings: Settings, address: str) -> str:
-    """Command that registers a model here, names in capitals to be filled in.
-
-    ``address``: of the main gRPC port, on this machine.
-    """
+    """Command that registers a model at an ``address`` here; names in capitals to fill in."""
     words = ["braid", "register", "NAME", "FILE.onnx", "--wait"]
     address = settings.admin_address or address
     return shlex.join(words + _options(settings, address, _shown_token(settings, is_admin=True)))

@@ -63,15 +63,7 @@ class Nodes:
 
 
 def configuration(args: Mapping[str, str], nodes: Nodes) -> dict[str, Any]:
-    """Return a configuration for ``serve deploy``.
-
-    Args:
-        args: settings of all nodes by name, and ``RELEASE``.
-        nodes: how many.
-
-    Raises:
-        StartupError: a setting is wrong, or its secret would be told to Ray.
-    """
+    """Return a configuration for ``serve deploy``; StartupError: a bad setting, or a secret."""
     settings = checked(args)
     grpc = {
         "port": settings.grpc_port,

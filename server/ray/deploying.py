@@ -1,8 +1,4 @@
-"""``braid ray``: starts Ray on a machine, deploys nodes to a cluster, waits until they run.
-
-braid ray start     this machine joins, with the variables that Ray Serve needs
-braid ray deploy    every machine checked ──> configuration ──> Ray's dashboard ──> RUNNING
-"""
+"""``braid ray``: starts Ray on a machine, deploys nodes to a cluster, waits until they run."""
 
 from __future__ import annotations
 
@@ -56,11 +52,7 @@ class Cluster:
     """Connection to a Ray cluster, from one of its machines."""
 
     def __init__(self, address: str) -> None:
-        """Connect; ``address`` is that of the head, ``auto`` that of this machine's Ray.
-
-        Raises:
-            StartupError: no Ray answers there.
-        """
+        """``address``: of the head; ``auto``: this machine's Ray. StartupError: no Ray answers."""
         try:
             self._context = ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError:
@@ -73,33 +65,21 @@ class Cluster:
         ray.shutdown()
 
     def machines(self) -> int:
-        """Return how many machines may be nodes.
-
-        Raises:
-            StartupError: none may.
-        """
+        """Return how many machines may be nodes. Raises StartupError: none may."""
         machines: int = round(ray.cluster_resources().get(RESOURCE, 0))
         if not machines:
             raise StartupError(f"no machine of the cluster has the resource {RESOURCE!r}")
         return machines
 
     def wanted(self) -> int:
-        """Return how many nodes the last deployment is to have; 0: there is none.
-
-        Raises:
-            StartupError: Ray's dashboard does not answer.
-        """
+        """Nodes that the last deployment is to have; 0: there is none. Raises StartupError."""
         try:
             return _wanted(self._serve.get_serve_details()["applications"])
         except (RuntimeError, ConnectionError):
             raise StartupError(f"Ray's dashboard does not answer at {self._dashboard}") from None
 
     def check(self, settings: Settings) -> None:
-        """Look at the environment of Ray on every machine.
-
-        Raises:
-            StartupError: one line a machine that says what is wrong.
-        """
+        """Look at Ray's environment on every machine; StartupError says what is wrong on each."""
         look = ray.remote(num_cpus=0, max_retries=0)(_look)
         tasks = {}
         for node in ray.nodes():
@@ -123,11 +103,7 @@ class Cluster:
             raise StartupError("\n".join(wrong))
 
     def deploy(self, configuration: Mapping[str, Any]) -> None:
-        """Hand a configuration to Ray Serve, as ``serve deploy`` does.
-
-        Raises:
-            StartupError: Ray Serve does not take it.
-        """
+        """Hand a configuration to Ray Serve, as ``serve deploy`` does, or raise StartupError."""
         try:
             self._serve.deploy_applications(dict(configuration))
         except RuntimeError as error:  # with a traceback of the dashboard's
@@ -135,11 +111,7 @@ class Cluster:
             raise StartupError(f"Ray Serve does not take the configuration: {last}") from None
 
     def wait(self, seconds: float, tell: Callable[[str], None]) -> None:
-        """Wait until all nodes run; ``tell`` gets a line whenever something has changed.
-
-        Raises:
-            StartupError: they do not, and why.
-        """
+        """Wait until all nodes run; ``tell`` gets lines of what changed. StartupError: why not."""
         until, last = time.monotonic() + seconds, ""
         while True:
             status, line = self._status()

@@ -1,8 +1,5 @@
 """Braid's services on the server of gRPC that Ray Serve makes for a replica.
 
-    Ray Serve ──add_to_replica(its server)──> concrete add_generic_rpc_handlers
-                                                └── AdmittedHandlers ──> the services of Braid
-
 Ray Serve's own ``add_generic_rpc_handlers`` would replace each handler by one that pickles the
 request and calls a method of the replica; the one of gRPC's concrete class leaves them as they
 are. So statuses, trailers, streams and reflection stay Braid's, and tokens are checked before
@@ -120,11 +117,7 @@ class ReplicaPorts:
         sampling: Sampling,
         memory: CallMemory,
     ) -> None:
-        """Collect the services.
-
-        Raises:
-            StartupError: a setting cannot hold here, or strangers could do everything.
-        """
+        """Collect the services. StartupError: a setting cannot hold, or strangers may do all."""
         _check(settings)
         filter_grpc_log()
         self.checks = checks = CallChecks(settings, sampling, memory)
@@ -146,7 +139,6 @@ class ReplicaPorts:
         """Do nothing: Ray Serve closes its port."""
 
     def add_to(self, server: ConcreteServer) -> None:
-        """Have Ray Serve's server answer Braid's calls."""
         ConcreteServer.add_generic_rpc_handlers(server, (self._handlers,))
 
 
@@ -169,11 +161,9 @@ _replica = _Replica()
 
 
 def serve_here(ports: ReplicaPorts, stop: Stop) -> None:
-    """Have the server that Ray Serve makes in this process answer with these services.
+    """Have the server that Ray Serve makes in this process answer by ``ports``, which have started.
 
-    Args:
-        ports: of a front end that has started: the first call may come at once.
-        stop: awaited when Ray Serve ends its server, before calls are cut off.
+    ``stop`` is awaited when Ray Serve ends its server, before calls are cut off.
     """
     _replica.ports, _replica.stop = ports, stop
 

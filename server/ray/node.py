@@ -1,8 +1,5 @@
 """Replica of Ray Serve that is a node of Braid: a whole front end, on one machine.
 
-    constructed ──models of the store serve──> server of gRPC ──HAProxy──> calls
-    told to end ──Ray Serve waits until no HAProxy sends calls──> FrontEnd.stop ──> server closed
-
 The front end has no port of gRPC of its own: Ray Serve makes the replica's once the constructor
 has returned (``handlers.py``), so that no call comes before models answer. Its HTTP port is there
 as always: metrics, console, REST, health.
@@ -43,14 +40,7 @@ class NodeReplica:
     """One node. Ray Serve constructs it, asks for its health and load, and lets it go."""
 
     async def __init__(self, settings: Mapping[str, Any]) -> None:  # type: ignore[misc]
-        """Start a front end, and wait until it is ready.
-
-        Args:
-            settings: of all nodes, by name; what is not there comes from the node's environment.
-
-        Raises:
-            StartupError: one line that says what to change.
-        """
+        """Start a front end, and wait until it is ready; the environment adds to ``settings``."""
         os.environ.pop(THREADS_OF_RAY, None)
         of_node = node_settings(settings, ray.util.get_node_ip_address())
         if wrong := missing(of_node, os.environ):
@@ -96,7 +86,6 @@ class NodeReplica:
             raise RuntimeError("no device of this node is up")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return what ``ExpectedWaiting`` goes by."""
         return self._load.take()
 
     async def __call__(self, _: Request) -> PlainTextResponse:
@@ -107,11 +96,7 @@ class NodeReplica:
 
 
 def node_settings(given: Mapping[str, Any], host: str) -> Settings:
-    """Return a node's settings: those given to all, its environment, where others reach it.
-
-    Raises:
-        StartupError: one line that names each bad one.
-    """
+    """A node's settings: those given, its environment, its address. StartupError: bad ones."""
     settings = load_settings(given)
     if settings.node_address:
         return settings

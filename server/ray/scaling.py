@@ -1,7 +1,5 @@
 """How many nodes: by how long a request would wait, and by how busy the devices are.
 
-    batchers ──each 0.1 s──> LoadMeter ──record_autoscaling_stats──> ExpectedWaiting ──> nodes
-
 The expected waiting is rows times latency: what waits on a device takes so long by its latency
 table. It grows before anything fails and whatever the sizes of requests and models are, which a
 count of requests does not. Waiting alone would let a fleet shrink that is busy but keeps up.

@@ -1,7 +1,5 @@
 """Reads Triton's ModelConfig; fields that ask for other answers are refused by name.
 
-    config.pbtxt (protobuf text), or JSON in a RepositoryModelLoad ──> Configuration
-
 Fields that change no answer (how many instances, on what, in which order) are passed over, and
 named in ``Configuration.passed_over``.
 """
@@ -131,17 +129,7 @@ def configuration_from_text(
 def configuration_from_json(
     text: str, model: str, devices: Collection[str], read_labels: ReadLabels
 ) -> Configuration:
-    """Read the JSON of a ModelConfig.
-
-    Args:
-        text: the configuration.
-        model: name of the model that it is for.
-        devices: names of this server's devices.
-        read_labels: reads the files that ``label_filename`` names.
-
-    Raises:
-        InvalidRequest: it does not parse, is of another model, or asks for what is not done.
-    """
+    """Read the JSON of a ModelConfig. InvalidRequest: malformed, another model's, not offered."""
     try:
         parsed = json_format.Parse(text, wire.ModelConfig())
     except (json_format.ParseError, RecursionError) as error:
@@ -193,11 +181,7 @@ def _check_backend(platform: str, backend: str) -> None:
 
 
 def _passed_over(message: Message, where: str) -> list[str]:
-    """Return the fields that are set and change no answer, by their names within ``where``.
-
-    Raises:
-        InvalidRequest: naming those that are not offered.
-    """
+    """Fields that are set and change no answer, within ``where``. InvalidRequest: not offered."""
     kind = message.DESCRIPTOR.name
     given = [field.name for field, _ in message.ListFields() if field.name not in _OFFERED[kind]]
     passed_over = [name for name in given if name in _PASSED_OVER.get(kind, ())]
@@ -213,11 +197,7 @@ def _batch_sizes(config: Any) -> tuple[int, ...]:
 
 
 def _versions(policy: Any) -> VersionPolicy | None:
-    """Return which versions are to serve; None if the configuration leaves that open.
-
-    Raises:
-        InvalidRequest: no versions, or too many, are named.
-    """
+    """Which versions are to serve; None: left open. InvalidRequest: none, or too many, named."""
     match policy.WhichOneof("policy_choice"):
         case "latest":
             return VersionPolicy(latest=policy.latest.num_versions or 1)
@@ -232,21 +212,13 @@ def _versions(policy: Any) -> VersionPolicy | None:
 
 
 def _lengths(parameters: Any) -> str:
-    """Return the lengths to schedule.
-
-    Raises:
-        InvalidRequest: they are no lengths.
-    """
+    """Return the lengths to schedule. Raises InvalidRequest: they are no lengths."""
     given = parameters[_LENGTHS].string_value if _LENGTHS in parameters else AUTO_LENGTHS
     return ModelOptions((1,), lengths=given).lengths
 
 
 def _is_true(parameters: Any, name: str) -> bool:
-    """Return whether a parameter is true; without it, it is false.
-
-    Raises:
-        InvalidRequest: it is neither true nor false.
-    """
+    """Whether a parameter is true; absent, it is false. InvalidRequest: it is neither."""
     given = parameters[name].string_value if name in parameters else "false"
     if given not in ("true", "false"):
         raise InvalidRequest(f"parameter {name} is {given[:50]!r}; give true or false")
@@ -262,11 +234,7 @@ _PARAMETERS = _RESIDENCY | {_BATCHABLE, _LENGTHS}
 
 
 def _residency(parameters: Any) -> Residency | None:
-    """Return when the model is to be in memory; None if the configuration leaves that open.
-
-    Raises:
-        InvalidRequest: a parameter is not what it should be.
-    """
+    """When the model is to be in memory; None: left open. InvalidRequest: a bad parameter."""
     given = {name: parameters[name].string_value for name in _RESIDENCY & parameters.keys()}
     if not given:
         return None
@@ -287,11 +255,7 @@ def _plain(name: str, field: str) -> str:
 
 
 def _interface(config: Any, read_labels: ReadLabels) -> Interface:
-    """Return the inputs, outputs and parameters that a configuration declares.
-
-    Raises:
-        InvalidRequest: one asks for what is not offered, or sizes differ.
-    """
+    """The declared inputs, outputs and parameters. InvalidRequest: not offered, sizes differ."""
     inputs = tuple(_declared(tensor, "input", read_labels) for tensor in config.input)
     outputs = tuple(_declared(tensor, "output", read_labels) for tensor in config.output)
     is_whole = config.max_batch_size == 0 and any(tensor.dims for tensor in inputs)
@@ -320,11 +284,7 @@ def _declared(tensor: Any, kind: str, read_labels: ReadLabels) -> DeclaredTensor
 
 
 def _instances(groups: Sequence[Any], devices: Collection[str]) -> list[str]:
-    """Return what groups of instances ask for beside the one instance that each device has.
-
-    Raises:
-        InvalidRequest: naming the field that is not offered.
-    """
+    """What groups of instances ask for beside one for each device; raises InvalidRequest."""
     passed_over = [text for group in groups for text in _passed_over(group, "instance_group")]
     kinds = {"KIND_GPU" if name.startswith("cuda") else "KIND_CPU" for name in devices}
     for group in groups:

@@ -35,17 +35,7 @@ def check_declared(
     *,
     without_batch: bool,
 ) -> None:
-    """Compare declared inputs or outputs with those of a model.
-
-    Args:
-        kind: "input" or "output", for messages.
-        declared: of the configuration.
-        specs: of the model.
-        without_batch: the declared dims leave the batch out.
-
-    Raises:
-        InvalidRequest: naming the first that is another in the model.
-    """
+    """Raise InvalidRequest, naming the first declared input or output (``kind``) that differs."""
     for tensor in declared:
         spec = specs.get(tensor.name)
         if spec is None:

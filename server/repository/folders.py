@@ -76,11 +76,7 @@ class RepositoryContents:
 
 
 def look_at(root: Path) -> RepositoryContents:
-    """Look at a repository; blocks while the disk is read.
-
-    Raises:
-        OSError: the repository itself cannot be read.
-    """
+    """Look at a repository; blocks while the disk is read. OSError: it cannot be read."""
     models, lines = {}, {}
     for entry in _entries(root):
         path = Path(entry.path)

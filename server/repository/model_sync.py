@@ -1,8 +1,5 @@
 """One model of a repository: its versions serve as its folder and configuration ask for.
 
-    folder ──> wanted versions ──place──> they serve ──configure──> what is not wanted unloads
-                                                       └─ versions without a folder are deleted
-
 What is new serves before what is old stops, and what cannot serve leaves what does. Only versions
 that the repository put in place are replaced or deleted.
 """
@@ -51,7 +48,6 @@ class ModelSync:
         placing: Placing,
         devices: Collection[str],
     ) -> None:
-        """``devices``: names of this server's devices."""
         self._store = store
         self._models = models
         self._policies = policies
@@ -188,11 +184,7 @@ class ModelSync:
 
 
 def read_configuration(folder: ModelFolder, devices: Collection[str]) -> Configuration:
-    """Read a model's config.pbtxt, if there is one, and its labels; blocks while the disk is read.
-
-    Raises:
-        InvalidRequest: it cannot be read, or asks for what is not offered.
-    """
+    """Read a model's config.pbtxt and its labels; blocks. InvalidRequest: it cannot be used."""
     if not folder.config:
         return Configuration()
 

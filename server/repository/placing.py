@@ -1,8 +1,5 @@
 """One version of a model repository, from its folder into service.
 
-model file ──digest──> registered so? ──yes──> nothing to do
-                           └──no──> upload ──> job ──> serves, in place of what served before
-
 Model files: ``VERSION/model.onnx``, zipped with the files of its external data if it names some; or
 the same inside a folder ``VERSION/model.onnx/``.
 """
@@ -71,12 +68,8 @@ class Placing:
         """Let a version serve what its folder holds; returns when it does, sequentially at least.
 
         A version of these bytes and options stays as it is, also if it is unloaded; what failed is
-        tried again. Returns True if something has changed.
-
-        Raises:
-            BraidError: why the files do not serve; what served before does.
-            Changing: they were changed meanwhile.
-            OSError: they cannot be read.
+        tried again. Returns True if something has changed. Raises BraidError (what served before
+        does), Changing or OSError.
         """
         file = await self.reading.run(model_file, folder, config.filename)
         if await self.reading.run(file.size_bytes) > self._max_upload_bytes:
@@ -111,11 +104,7 @@ class Placing:
         return None if row.state is ModelStatus.DRAINING else row
 
     async def _check_present(self, model: ModelVersion, check: CheckImported) -> None:
-        """Wait until a version serves that is on its way, and compare it with the configuration.
-
-        Raises:
-            BraidError: it does not serve, or is not what is declared.
-        """
+        """Wait until a version serves that is on its way, and compare it; raises BraidError."""
         if model.state is ModelStatus.LOADING:
             for job in await self._runner.list(model.name):
                 if job.version == model.version:
@@ -130,11 +119,7 @@ class Placing:
                 check(await asyncio.to_thread(read_imported, key, model.options, artefact))
 
     async def _until_serving(self, registration: Registration, digest: str) -> None:
-        """Wait until these bytes serve; they may have been unloaded again by then.
-
-        Raises:
-            ModelImportError: they never served.
-        """
+        """Wait until these bytes serve, if only for a moment; ModelImportError: they never did."""
         async with aclosing(self._runner.watch(registration.job.id)) as changes:
             async for job in changes:
                 if job.state is JobStatus.CANCELLED and await self._has_served(job, digest):
@@ -151,12 +136,7 @@ class Placing:
         return model is not None and model.state in served and model.sha256 == digest
 
     async def _copied(self, file: ModelFile, digest: str, upload: Upload) -> ReceivedUpload:
-        """Copy a file whose digest is known.
-
-        Raises:
-            InvalidUpload: it cannot be a model.
-            Changing: it has another digest by now.
-        """
+        """Copy a file whose digest is known. InvalidUpload: no model. Changing: another digest."""
         first, chunks = FirstBytes(), file.chunks()
         is_empty = True
         while (chunk := await self.reading.run(next, chunks, None)) is not None:
@@ -173,11 +153,7 @@ class Placing:
 
 
 def check_model(config: Configuration, imported: ImportedModel) -> None:
-    """Compare an imported model with what its configuration declares.
-
-    Raises:
-        InvalidRequest: naming what is different.
-    """
+    """Raise InvalidRequest unless an imported model is as declared, naming what differs."""
     graph, has_batch = imported.graph, bool(config.max_batch_size)
     takes_rows = imported.report.batch is not None or all(
         spec.shape and isinstance(spec.shape[0], str) for spec in graph.inputs.values()
@@ -193,12 +169,7 @@ def check_model(config: Configuration, imported: ImportedModel) -> None:
 
 
 def model_file(version: VersionFolder, filename: str) -> ModelFile:
-    """Return the model file of a version's folder; links are followed.
-
-    Raises:
-        InvalidRequest: there is none, it is no regular file, or a file that it names is missing.
-        OSError: the folder cannot be read.
-    """
+    """Model file of a version's folder, through links; InvalidRequest: none, or incomplete."""
     model = version.path / filename
     if model.is_dir():  # a model that is a folder
         model /= filename

@@ -1,7 +1,5 @@
 """A folder whose models serve: looked at when it changes, and every half minute.
 
-    look ──> folders that changed, and stay the same for SETTLE_S ──> one ModelSync task a model
-
 A file that is still being copied changes from look to look and is left alone until it does not.
 What cannot be read, and a repository that is suddenly empty (a volume that went away), changes
 nothing. Links, network disks and too few inotify watches hide changes from ``watch``.
@@ -36,11 +34,7 @@ LOOK_S = 30.0
 
 
 def check_repository(root: Path | None) -> None:
-    """Check the folder of the setting before anything is started; None: there is none.
-
-    Raises:
-        StartupError: it is no folder that can be read.
-    """
+    """Check the folder of the setting, if any, before the start; StartupError: unreadable."""
     if root is None:
         return
     try:
@@ -102,8 +96,7 @@ class ModelRepository:
     async def start(self, placed: set[tuple[str, int]]) -> None:
         """Let all models serve that lie there complete; returns when each does or cannot.
 
-        Args:
-            placed: versions that the repository put in place before the server's restart.
+        ``placed``: versions that the repository put in place before the server's restart.
         """
         self._states = {name: _FolderState() for name, _ in placed}
         look = await self._look(is_first=True)

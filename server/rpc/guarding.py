@@ -1,11 +1,5 @@
 """Guards between gRPC and every servicer: bad messages, callers that have left, unread answers.
 
-    call ──gate──> handler ──this──> the same handler, which
-                                       ├── refuses what is no message of its type, or has
-                                       │   too many parts: INVALID_ARGUMENT
-                                       ├── waits while earlier answers fill its caller's memory
-                                       └── ends when its caller has left
-
 gRPC decodes a message before a servicer sees it, and answers what it cannot decode with UNKNOWN and
 a traceback in the log. So every handler is replaced by one whose decoding never fails: a bad
 message is refused instead of handled; in a stream, the iteration over its messages raises.

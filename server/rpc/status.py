@@ -1,7 +1,5 @@
 """Table of errors and gRPC statuses, and handlers that end calls with them.
 
-    servicer ──raises──> braid.core.errors ──this table──> status, message, retry hint, request id
-
 A caller never sees a stack trace: what is not in the tree says "internal error" with the request
 id under which the log has the rest.
 """
@@ -129,12 +127,7 @@ async def abort(context: Context, error: BaseException) -> NoReturn:
 
 
 class answering:
-    """Surround the body of a servicer's method: sets a request id, maps errors to statuses.
-
-    async def GetModel(self, request, context):
-        async with answering(context):
-            return to_wire(self.registry.model(request.model, request.version))
-    """
+    """Surround the body of a servicer's method: sets a request id, maps errors to statuses."""
 
     __slots__ = ("_context",)
 
@@ -212,11 +205,6 @@ def behaviour_of(handler: Handler) -> Behaviour:
 def with_behaviour(
     handler: Handler, behaviour: Behaviour, read: Callable[[bytes], Any] | None = None
 ) -> Handler:
-    """Return a copy of a handler with another behaviour.
-
-    Args:
-        behaviour: of the same kind as the handler's own.
-        read: in place of the handler's deserializer.
-    """
+    """Return a copy of a handler with another behaviour; ``read``: its deserializer."""
     make = _MAKERS[handler.request_streaming, handler.response_streaming]
     return make(behaviour, read or handler.request_deserializer, handler.response_serializer)

@@ -1,8 +1,5 @@
 """Parts of serialised protobuf messages, counted on the wire before objects are made of them.
 
-    message ──counted──> at most MAX_PARTS fields, messages and packed numbers ──> protobuf
-                 └──> TooManyParts, or a text that no name is as long as
-
 Two bytes on the wire are a message within a message, and hundreds in memory: 15 MiB of them held
 the event loop up for half a minute and took 2.5 GB. Only the fields' heads are looked at
 (https://protobuf.dev/programming-guides/encoding/). What is not well-formed is left to protobuf,
@@ -56,13 +53,7 @@ class _Level:
 
 
 def counted(decode: Decode[Read], message: Descriptor, tensor: Descriptor | None = None) -> Any:
-    """Return ``decode``, but messages of too many parts raise TooManyParts.
-
-    Args:
-        decode: makes objects of a serialised message.
-        message: its type.
-        tensor: type of messages within it that are made to hold the numbers of a tensor.
-    """
+    """``decode``, but raising TooManyParts; ``tensor``: messages that hold a tensor's numbers."""
     level = _level_of(message, tensor, {})
 
     def read(data: bytes) -> Read:
@@ -94,11 +85,7 @@ class _Count:
         self._parts = self._numbers = 0
 
     def add(self, data: bytes | memoryview, level: _Level) -> None:
-        """Count the parts of a message.
-
-        Raises:
-            TooManyParts: there are more than MAX_PARTS, MAX_NUMBERS or MAX_TEXT_BYTES.
-        """
+        """Count the parts of a message; TooManyParts: more than MAX_PARTS, or its other limits."""
         left = [(memoryview(data), level)]
         while left:
             with suppress(IndexError):  # cut off: protobuf refuses it, but may read the rest first
@@ -157,11 +144,7 @@ class _Count:
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """Return the integer at a position, and the position behind it.
-
-    Raises:
-        IndexError: it is cut off or longer than any.
-    """
+    """The integer at a position, and the position behind it; IndexError: it is cut off."""
     value = 0
     for shift in range(0, 7 * _LONGEST_VARINT, 7):
         byte = view[at]

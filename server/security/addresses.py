@@ -38,11 +38,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def check_exposure(host: str, *, authenticated: bool, allowed: bool) -> None:
-    """Refuse to listen where other machines could call without a token or certificate.
-
-    Raises:
-        StartupError: the address is not loopback, nothing authenticates, and no setting allows it.
-    """
+    """Raise StartupError where other machines could call unauthenticated, unless allowed."""
     if is_loopback(host) or authenticated or allowed:
         return
     raise StartupError(
@@ -79,12 +75,7 @@ class HostNames:
     """
 
     def __init__(self, bound: str, further: Sequence[str] = ()) -> None:
-        """Collect the names.
-
-        Args:
-            bound: where the port listens.
-            further: names that an operator gave; ``*`` allows every name.
-        """
+        """The port listens at ``bound``; an operator gives ``further`` names, ``*`` for any."""
         names = ("localhost", bound, socket.gethostname(), *further)
         self._names = {name.lower() for name in names}
 

@@ -47,11 +47,7 @@ class Certificates:
     """Certificates in use. Belongs to the event loop."""
 
     def __init__(self, files: TlsFiles) -> None:
-        """Read and check the files.
-
-        Raises:
-            StartupError: one cannot be read, or key and certificate do not belong together.
-        """
+        """Read and check the files. StartupError: unreadable, or key and certificate differ."""
         self._files = files
         try:
             self._stamps = self._look()
@@ -61,7 +57,6 @@ class Certificates:
 
     @property
     def are_mutual(self) -> bool:
-        """True if callers must show a certificate, too."""
         return self._files.client_authority is not None
 
     def grpc_context(self) -> ssl.SSLContext:

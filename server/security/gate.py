@@ -1,9 +1,5 @@
 """Interceptor that admits or refuses a call before anything of its body is read.
 
-call ──> role it needs ──> role of its token ──> servicer
-                                  └──> UNAUTHENTICATED (no or wrong token)
-                                  └──> PERMISSION_DENIED (a token for less, or the wrong port)
-
 Streams may stay open for days: they end as well, uploads among them, soon after their token is
 withdrawn.
 """
@@ -50,14 +46,7 @@ class Gate(grpc.aio.ServerInterceptor):
         admin_elsewhere: str = "",
         recheck_seconds: float = RECHECK_SECONDS,
     ) -> None:
-        """Guard a port.
-
-        Args:
-            tokens: that count.
-            anonymous: what callers without any token may do.
-            admin_elsewhere: where admin calls are answered, if not here.
-            recheck_seconds: after which an open stream's token is looked at again.
-        """
+        """``anonymous``: what callers without a token may do. ``admin_elsewhere``: if not here."""
         self._tokens = tokens
         self._anonymous = anonymous if tokens.are_required else Role.ADMIN
         self._admin_elsewhere = admin_elsewhere

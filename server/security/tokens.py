@@ -113,11 +113,7 @@ class Tokens:
     """Roles of all tokens. Belongs to the event loop."""
 
     def __init__(self, sources: Sequence[TokenSource]) -> None:
-        """Read all tokens.
-
-        Raises:
-            StartupError: a file is not readable, or a token is too short.
-        """
+        """Read all tokens. Raises StartupError: a file is not readable, or a token is too short."""
         self._fixed = [
             (_digest(_checked(source.token, "the environment")), source.role)
             for source in sources
@@ -189,7 +185,6 @@ def owner_in(metadata: Mapping[str, str]) -> Digest:
 
 
 def _bearer_token(header: str) -> str | None:
-    """Return the token of ``Bearer TOKEN``; None if the header is of another scheme."""
     scheme, _, token = header.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 

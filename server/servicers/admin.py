@@ -57,7 +57,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def RegisterModel(
         self, request_iterator: AsyncIterator[wire.RegisterModelRequest], context: Context
     ) -> wire.RegisterModelResponse:
-        """Store the file, then answer with the job that will import and schedule the model."""
         async with answering(context):
             parts = arriving(request_iterator, self._uploads.idle_s)
             header = await header_of(parts)
@@ -83,7 +82,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def WatchJob(
         self, request: wire.WatchJobRequest, context: Context
     ) -> AsyncIterator[wire.Job]:
-        """Yield the present state of the job, then each change, until the job ends."""
         async with answering(context):
             async for job in self._runner.watch(request.job_id):
                 yield job_to_wire(job)
@@ -114,7 +112,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DeleteModel(
         self, request: wire.DeleteModelRequest, context: Context
     ) -> wire.DeleteModelResponse:
-        """Refuse new requests, finish accepted ones, then remove; completes once begun."""
         async with answering(context):
             await self._policies.delete(request.model, request.version)
             return wire.DeleteModelResponse()

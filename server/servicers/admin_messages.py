@@ -26,11 +26,7 @@ from braid_client.wire import admin_pb2 as wire
 
 
 def options_from_wire(header: wire.RegisterModelHeader) -> ModelOptions:
-    """Return the options of a registration; zero and empty mean the defaults.
-
-    Raises:
-        InvalidRequest: a batch size, limit, shape or error is out of range, or no such precision.
-    """
+    """Options of a registration; zero and empty mean the defaults. Raises InvalidRequest."""
     planner = PlannerSettings.for_serving(header.planner.name)
     return ModelOptions(
         batch_sizes=tuple(header.batch_sizes),
@@ -161,11 +157,7 @@ def residency_from_wire(given: wire.Residency) -> Residency:
 
 
 def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
-    """Read how a model is to serve.
-
-    Raises:
-        InvalidRequest: something is out of range.
-    """
+    """Read how a model is to serve. Raises InvalidRequest: something is out of range."""
     given = message.batching
     batching = {name: getattr(given, name) for name in _BATCHING if given.HasField(name)}
     return ServingConfig(

@@ -1,8 +1,4 @@
-"""Messages of ``braid.v1.InferenceService``, read and written without copying tensors needlessly.
-
-InferRequest ──read──> ReadRequest (the message without inputs, tensors as views of it)
-InferenceResult (outputs as views of the slot) ──write_response──> InferResponse, copied once
-"""
+"""Messages of ``braid.v1.InferenceService``, read and written without needless copies."""
 
 from __future__ import annotations
 
@@ -55,12 +51,7 @@ class BraidV1:
 
     @staticmethod
     def read(data: bytes) -> ReadRequest:
-        """Parse a request; the contents of its tensors are views of ``data``.
-
-        Raises:
-            DecodeError: ``data`` is no such message.
-            InvalidRequest: it has too many inputs.
-        """
+        """Parse a request, with tensors as views of ``data``; DecodeError or InvalidRequest."""
         parts = wire_fields.split(data, _INPUTS)
         if parts is None:
             whole = wire.InferRequest.FromString(data)
@@ -84,11 +75,7 @@ class BraidV1:
         return request.message.model, request.message.version
 
     def given(self, request: ReadRequest, _: Any, in_stream: bool) -> GivenRequest:
-        """Return the request in the server's own terms.
-
-        Raises:
-            InvalidRequest: its timeout is negative.
-        """
+        """The request in the server's own terms. InvalidRequest: its timeout is negative."""
         message = request.message
         if message.timeout_us < 0:
             raise InvalidRequest(f"timeout_us is {message.timeout_us}; give microseconds, or 0")
@@ -160,10 +147,7 @@ def write_response(
     result: InferenceResult,
     us: int,
 ) -> list[Part]:
-    """Return the parts of the response to a request that took ``us`` microseconds.
-
-    ``tensors`` are those of ``write_tensors``.
-    """
+    """Parts of the response, with those of ``write_tensors``, to a request that took ``us``."""
     head = wire.InferResponse(
         model=request.model,
         version=str(version),

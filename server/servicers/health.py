@@ -59,16 +59,12 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
     @property
     def names(self) -> frozenset[str]:
-        """Names that are known or watched."""
         return frozenset((*self._statuses, *self._watchers))
 
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> health_pb2.HealthCheckResponse:
-        """Answer with the status of a name; NOT_FOUND if it is unknown.
-
-        Trailing metadata tells of the devices, as JSON.
-        """
+        """Answer with the status of a name, or NOT_FOUND; trailing JSON tells of the devices."""
         await self._check(request.service, context)
         status = self._statuses.get(request.service)
         if status is None:

@@ -1,7 +1,5 @@
 """Streams of requests: many at once, never more than the caller takes answers for.
 
-    requests ──> at most MAX_IN_FLIGHT tasks ──> answers, in order or as they are ready ──> caller
-
 A place is free again when its answer has been taken, so a caller that does not read is not read
 from either: its requests wait in the flow control of its own connection. The same goes for bytes:
 nothing is read while the stream holds as much memory as it may
@@ -67,10 +65,8 @@ async def answers(
 ) -> AsyncGenerator[bytes | LaterReply, None]:
     """Yield one reply for each request; leaving the iteration cancels the requests under way.
 
-    Args:
-        answer: must not raise: an error is an answer, too.
-        memory: that ``answer`` charges.
-        in_order: replies in the order of the requests; else each as soon as it is ready.
+    ``answer``, which charges ``memory``, must not raise: an error is an answer, too. Without
+    ``in_order`` replies come as soon as they are ready.
     """
     work = _Answering(answer, memory, in_order)
     reader = asyncio.create_task(work.read(requests))

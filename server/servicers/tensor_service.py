@@ -66,21 +66,13 @@ class TensorProtocol(Protocol[Message]):
         """Parse a request; raises InvalidRequest, and whatever protobuf does."""
 
     def unpacking(self, message: Message, /) -> Work[Message] | None:
-        """Return the work before ``given`` that may take long; None: there is none.
-
-        Raises:
-            BraidError: (in the work) the message contradicts itself.
-        """
+        """Work before ``given`` that may take long; None: none. BraidError: contradictions."""
 
     def model_of(self, message: Message, /) -> tuple[str, str]:
         """Name and version of the model that a request is for."""
 
     def given(self, message: Message, context: Context, in_stream: bool, /) -> GivenRequest:
-        """Return the request in the server's own terms, with ``reply`` or ``reply_later``.
-
-        Raises:
-            BraidError: the message contradicts itself.
-        """
+        """The request in the server's terms, with ``reply`` or ``reply_later``; or BraidError."""
 
     def failure(self, message: Message, code: int, reason: str, /) -> bytes:
         """Return the answer of a stream to a request that failed; ``code`` of google.rpc.Code."""
@@ -96,14 +88,7 @@ class Methods(grpc.GenericRpcHandler):
         refusable: Collection[str],
         refusal: Callable[[], ResolvedModel | None],
     ) -> None:
-        """Offer ``handlers``.
-
-        Args:
-            service: full name.
-            handlers: by the method's name.
-            refusable: names of the methods that ``refusal`` is asked for.
-            refusal: what any inference request gets now; None: that depends on the request.
-        """
+        """Calls of ``refusable`` methods are refused unread while ``refusal`` gives a reason."""
         self._handlers = {f"/{service}/{name}": handler for name, handler in handlers.items()}
         self._refusable = {f"/{service}/{name}" for name in refusable}
         self._refusal = refusal
@@ -161,11 +146,7 @@ class TensorService:
         return Methods(protocol.service, handlers, [protocol.unary], self._models.refusal)
 
     def refuse_unread(self) -> None:
-        """Refuse a request by any means but its message, as ``Methods`` does for gRPC.
-
-        Raises:
-            BraidError: what any request gets now.
-        """
+        """Raise what any request gets now, as ``Methods`` does for gRPC, before it is read."""
         if (target := self._models.refusal()) is not None:
             raise _refused(target)
 
@@ -198,11 +179,7 @@ class TensorService:
     async def _run(
         self, message: Any, context: Context, memory: Account, in_stream: bool
     ) -> Answer:
-        """Run one request, and record how it ended.
-
-        Raises:
-            BraidError: whatever ended it.
-        """
+        """Run one request, and record how it ended. Raises BraidError: whatever ended it."""
         began = perf_counter()
         resolved = self._models.for_request(*self._protocol.model_of(message))
         progress, status = _Progress(resolved, memory, context.time_remaining()), "OK"

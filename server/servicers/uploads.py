@@ -42,11 +42,7 @@ class IdleTime:
 async def arriving(
     parts: AsyncIterator[wire.RegisterModelRequest], idle_s: float
 ) -> AsyncIterator[wire.RegisterModelRequest]:
-    """Yield the parts of an upload until one comes too late.
-
-    Raises:
-        DeadlineExceeded: they stopped, or come too slowly.
-    """
+    """Yield the parts of an upload. DeadlineExceeded: they stopped, or come too slowly."""
     idle = IdleTime(idle_s)
     while True:
         began = monotonic()
@@ -66,11 +62,7 @@ async def arriving(
 
 
 async def header_of(parts: AsyncIterator[wire.RegisterModelRequest]) -> wire.RegisterModelHeader:
-    """Return the first message of an upload.
-
-    Raises:
-        InvalidUpload: it is no header, or there is none.
-    """
+    """First message of an upload. InvalidUpload: it is no header, or there is none."""
     async for part in parts:
         if part.WhichOneof("part") == "header":
             return part.header
@@ -100,12 +92,7 @@ class ModelUploads:
     async def file(
         self, parts: AsyncIterator[wire.RegisterModelRequest], caller: str
     ) -> AsyncIterator[ReceivedUpload]:
-        """Yield the file that the chunks and the footer make up, and the samples before them.
-
-        Raises:
-            InvalidUpload: a message is out of place, or the file is no model.
-            InvalidRequest: the samples cannot be read.
-        """
+        """The file of chunks and footer, and the samples; or InvalidUpload, InvalidRequest."""
         first = FirstBytes()
         with suppress(OSError):  # which the import will meet and say
             ForkServer.running()  # loads its libraries while the file arrives, if it was ended

@@ -1,8 +1,4 @@
-"""Failures of a store's disk: one error for callers, one line in the log.
-
-with disk.writing(): ... ──OSError, SQLite's errors──> DiskFailure
-                                            └── the first one is logged, and the recovery
-"""
+"""Failures of a store's disk: one error for callers, one line in the log."""
 
 from __future__ import annotations
 
@@ -28,11 +24,7 @@ class DiskWatch:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Surround writes to the folder.
-
-        Raises:
-            DiskFailure: the disk is full, read-only or failing.
-        """
+        """Surround writes to the folder, or raise DiskFailure."""
         with self.reading():
             yield
         if self._failure is not None:
@@ -41,11 +33,7 @@ class DiskWatch:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Surround reads of the folder, whose success says nothing about the next write.
-
-        Raises:
-            DiskFailure: the disk fails.
-        """
+        """Surround reads, whose success says nothing of the next write; or raise DiskFailure."""
         try:
             yield
         except (OSError, DBAPIError) as error:

@@ -49,11 +49,7 @@ class StoreFolder:
         self._locks: list[Descriptor] = []
 
     def open(self) -> None:
-        """Create the folders and take the locks.
-
-        Raises:
-            StartupError: another server has it, or it cannot be written.
-        """
+        """Create the folders and take the locks. StartupError: taken, or it cannot be written."""
         results = self.root / SCHEDULES, self.root / MEASUREMENTS
         try:
             for folder in (self.root, self.uploads, self.artefacts, self.samples, *results):
@@ -88,7 +84,6 @@ class StoreFolder:
         return self.artefacts / _digest(sha256)
 
     def sample_file(self, digest: str) -> Path:
-        """Path of the samples with a digest of their content."""
         return self.samples / _digest(digest)
 
     def new_part(self) -> Path:
@@ -143,11 +138,7 @@ class StoreFolder:
     ) -> Swept:
         """Remove what a crash left: what never was whole or kept, and what is needed no more.
 
-        Args:
-            uploads: digests of those that are needed.
-            artefacts: likewise.
-            samples: likewise.
-            recorded: digests that the database was told of. On other files it has no word.
+        All sets hold digests. Files that are not ``recorded`` stay: another database may know them.
         """
         removed, unknown = [], []
         for folder, needed in zip(self._folders, (uploads, artefacts, samples), strict=True):
@@ -207,11 +198,8 @@ def _take_lock(path: Path, what: Path) -> Descriptor:
 def is_sound(folder: StoreFolder, key: str, sha256: str) -> bool:
     """True if an import is done and nothing of it was lost; removes a damaged artefact.
 
-    ``key`` is the artefact's, ``sha256`` the upload's.
-
-    Raises:
-        DamagedArtefact: it is damaged or gone, and there is no upload to make another from.
-        SystemShortage: it cannot be looked at for now.
+    ``key`` is the artefact's, ``sha256`` the upload's. Raises DamagedArtefact: it is damaged or
+    gone, and there is no upload to make another from. Raises SystemShortage.
     """
     try:
         check_files(folder.artefact(key), key)

@@ -39,11 +39,7 @@ class Quota:
         return self._uploads.total() > 0
 
     def begin(self, caller: str = "") -> None:
-        """Count an upload that begins; caller "" is the server itself.
-
-        Raises:
-            ResourceExhausted: too many are under way.
-        """
+        """Count an upload that begins; caller "" is the server. ResourceExhausted: too many."""
         total, of_caller = self._uploads.total(), self._uploads[caller]
         if total >= self._limits.max_uploads:
             raise ResourceExhausted(
@@ -69,11 +65,7 @@ class Quota:
         self._uploads += Counter()  # forgets callers without any
 
     def take(self, size_bytes: int) -> None:
-        """Count bytes that are about to be written.
-
-        Raises:
-            ResourceExhausted: the store would grow too large.
-        """
+        """Count bytes that are about to be written. ResourceExhausted: the store is too large."""
         limit = self._limits.max_bytes
         with self._lock:
             self._used_bytes += size_bytes

@@ -1,8 +1,4 @@
-"""Registrations: an upload becomes a model version and a job, and its files follow it.
-
-receive ──> Upload ──register | place──> rows in the database, files in the store's folder
-                               └── discard_*: files that no row needs any more
-"""
+"""Registrations: an upload becomes a model version and a job, and its files follow it."""
 
 from __future__ import annotations
 
@@ -60,7 +56,6 @@ class Registrations:
 
     @property
     def receives(self) -> bool:
-        """True while a file is being received."""
         return self._quota.has_uploads
 
     def register(
@@ -76,18 +71,13 @@ class Registrations:
         When it returns, file and rows are on disk: the job will run, even across a crash.
 
         Args:
-            name: checked here.
             received: adopted if there is a job to do: it looks whether an import is needed.
-            options: what to schedule for.
             device_keys: of all devices, as one text; a job that was READY for others is not
                 taken for an answer.
             version: to be or to make; None: the newest if it is the same, else a new one.
 
-        Raises:
-            InvalidRequest: the name is not one.
-            PreconditionFailed: the version exists, or existed, for other bytes or options.
-            FilesGone: what servers share of the files is gone; it has to be put again.
-            DiskFailure: the disk is full, read-only or failing.
+        Raises InvalidRequest, PreconditionFailed (the version exists, or existed, for other bytes
+        or options), FilesGone (shared files have to be put again) or DiskFailure.
         """
         check_model_name(name)
         self._adopt(received)
@@ -118,12 +108,8 @@ class Registrations:
         """Make a job that makes these bytes serve as a version, whatever that was before.
 
         What serves stays registered until they do (``serves``), also if they never do. A crash
-        before that leaves what was there, and the files where they came from.
-
-        Raises:
-            ResourceExhausted: there may be no version more.
-            FilesGone: what servers share of the files is gone; it has to be put again.
-            DiskFailure: the disk is full, read-only or failing.
+        before that leaves what was there, and the files where they came from. Raises
+        ResourceExhausted, FilesGone or DiskFailure, as ``register``.
         """
         assert received.path is not None
         check_model_name(name)
@@ -147,7 +133,7 @@ class Registrations:
         """Rename the files of an upload into place, unless an earlier try did (``FilesGone``)."""
         with self._disk.writing():
             for part, path in self._files_of(received):
-                if part is not None and not _is_adopted(part, path):
+                if part is not None and (part.exists() or not path.exists()):
                     self.folder.adopt(part, path)
 
     def _keep(self, received: ReceivedUpload) -> None:
@@ -283,8 +269,3 @@ class Registrations:
         left, self._left_behind = self._left_behind, []
         for discard in left:
             discard()
-
-
-def _is_adopted(part: Path, path: Path) -> bool:
-    """True if a received file has its name already."""
-    return path.exists() and not part.exists()

@@ -26,11 +26,7 @@ class SampleUpload:
         self._received: ReceivedSamples | None = None
 
     async def write(self, part: bytes) -> None:
-        """Append a part.
-
-        Raises:
-            InvalidUpload: the file is too large.
-        """
+        """Append a part. Raises InvalidUpload: the file is too large."""
         self._left_bytes -= len(part)
         if self._left_bytes < 0:
             raise InvalidUpload(
@@ -43,11 +39,7 @@ class SampleUpload:
         await self._upload.write(part)
 
     async def received(self) -> ReceivedSamples | None:
-        """Samples that have come, checked by themselves; None: there are none.
-
-        Raises:
-            InvalidRequest: the file is no .npz file, or its arrays do not go together.
-        """
+        """Samples that have come, checked by themselves; None: none. Raises InvalidRequest."""
         if self._upload is not None and self._received is None:
             path = (await self._upload.finish(None)).path
             assert path is not None

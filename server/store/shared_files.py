@@ -28,11 +28,7 @@ class Files:
     """
 
     async def start(self) -> None:
-        """Check that the shared place can be used, and begin to look after it.
-
-        Raises:
-            StartupError: one line that says what to change.
-        """
+        """Check that the shared place can be used, and look after it; StartupError: it cannot."""
 
     async def stop(self) -> None:
         """End what ``start`` began."""
@@ -53,11 +49,7 @@ class Files:
         """Bring samples into the store's folder, unless they are there or nowhere."""
 
     async def fetch_artefact(self, sha256: str) -> None:
-        """Bring a sound artefact into the store's folder, unless it is there or nowhere.
-
-        Raises:
-            DamagedArtefact: what is shared is not what was put there.
-        """
+        """Bring a sound artefact into the folder, if it is anywhere, or raise DamagedArtefact."""
 
     def in_use(self, digest: str) -> AbstractContextManager[None]:
         """Keep the files of a digest in the store's folder while the context is open."""
@@ -66,9 +58,5 @@ class Files:
     async def stored_with(
         self, keep: Callable[[], Awaitable[None]], store_rows: Callable[[], Awaitable[T]]
     ) -> T:
-        """Store rows that need files, which were kept; ``keep`` keeps them again if they are gone.
-
-        Raises:
-            Unavailable: they are gone each time.
-        """
+        """Store rows that need files, kept again by ``keep`` if gone; else raises Unavailable."""
         return await store_rows()

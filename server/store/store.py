@@ -1,8 +1,5 @@
 """The store: one owner of all persistent state.
 
-    app ──opens──> Store ──call──> the store's thread ──> database, files
-                     └── receive ──> Upload ──register──> model version + job
-
 Methods without ``async`` block for some milliseconds and run on the store's thread: from the
 event loop say ``await store.call(store.find_model, name, version)``. One thread, so they run in
 the order they were asked for and never at the same time.
@@ -149,14 +146,8 @@ class Store(Registrations):
     ) -> Self:
         """Take the folder, open the database, remove what a crash left behind.
 
-        Args:
-            root: the folder.
-            limits: None: the usual ones.
-            database: None: SQLite in the folder.
-            node: name of this server among those that share the database.
-
-        Raises:
-            StartupError: one line that says what is wrong with the store and what to do.
+        ``database`` None: SQLite in the folder. ``node``: name among servers that share it. Raises
+        StartupError: one line that says what is wrong with the store and what to do.
         """
         folder = StoreFolder(root, sqlite_path(database))
         folder.open()
@@ -201,11 +192,7 @@ class Store(Registrations):
         return self._thread.submit(function, *args, **kwargs)
 
     def _recover(self, files: StoredFiles) -> None:
-        """Finish deletions that a crash cut off; remove unused files.
-
-        Raises:
-            StartupError: the database knows none of the store's files, which it should.
-        """
+        """Finish deletions that a crash cut off; remove unused files. StartupError: none known."""
         recorded = self._transactions.read(digests.known)
         if why := files.why_strange(recorded):
             raise StartupError(f"the store's database {self._database.engine.url} {why}")
@@ -249,10 +236,8 @@ class Store(Registrations):
     def serves(self, model: ModelVersion) -> None:
         """Store that a version serves; the artefact of bytes that it had before is removed.
 
-        With its first time, what the policy of the name does not want beside it is unloaded.
-
-        Raises:
-            FilesGone: what servers share of its artefact is gone; it has to be put again.
+        With its first time, what the policy of the name does not want beside it is unloaded. Raises
+        FilesGone: what servers share of its artefact is gone; it has to be put again.
         """
 
         def serve(connection: Connection) -> str | None:
@@ -278,10 +263,8 @@ class Store(Registrations):
     def delete_model(self, name: str, version: int) -> None:
         """Delete a model version, and its artefact if no other model needs it.
 
-        Schedules and measurements stay, for when the same bytes or stages come back.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
+        Schedules and measurements stay, for when the same bytes or stages come back. Raises
+        ModelNotFound, VersionNotFound: there is none.
         """
 
         def delete(connection: Connection) -> tuple[ModelVersion, list[ModelVersion]]:
@@ -317,10 +300,8 @@ class Store(Registrations):
     ) -> Registration | None:
         """Add a job that schedules a version for these lengths, in place of those chosen before.
 
-        None: a job is under way, or it does not serve; nothing has changed then.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
+        None: a job is under way, or it does not serve; nothing has changed then. Raises
+        ModelNotFound, VersionNotFound: there is none.
         """
 
         def choose(connection: Connection) -> Registration | None:
@@ -359,17 +340,8 @@ class Store(Registrations):
     ) -> Registration:
         """Add a job that makes schedules of a version again; they serve until then.
 
-        A job under way is the answer, and nothing is made again.
-
-        Args:
-            device_keys: of all devices, as one text.
-            which: of its schedules.
-            reason: why, for people.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
-            InvalidRequest: it is not scheduled for the batch size.
-            PreconditionFailed: it does not serve.
+        A job under way is the answer, and nothing is made again. Raises NotFound, InvalidRequest
+        (not scheduled for the batch size) or PreconditionFailed (it does not serve).
         """
 
         def again(connection: Connection) -> Registration:
@@ -405,11 +377,7 @@ class Store(Registrations):
         )
 
     def store_ends(self) -> None:
-        """Store the ends of jobs that could not be stored so far.
-
-        Raises:
-            DiskFailure, StoreUnavailable: they still cannot be.
-        """
+        """Store the ends of jobs that were not stored; raises DiskFailure or StoreUnavailable."""
         self._transactions.write(lambda _: None)  # each write does
 
     @property

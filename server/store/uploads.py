@@ -1,11 +1,5 @@
 """Receiving a file: hashed and bounded as it comes, never whole in memory.
 
-    async with Upload(folder, limit_bytes) as upload:
-        async for chunk in chunks:
-            await upload.write(chunk)
-        received = await upload.finish(expected_sha256)
-        ... store.register(..., received, ...)      # adopts the file
-
 Leaving the block removes the file unless it was adopted. A killed server leaves a ``.part``,
 which the next start sweeps away.
 """
@@ -45,12 +39,7 @@ class Upload:
         self._file: Descriptor | None = None
 
     async def __aenter__(self) -> Self:
-        """Count the upload and create its file.
-
-        Raises:
-            ResourceExhausted: too many uploads are under way.
-            DiskFailure: the disk is full, read-only or failing.
-        """
+        """Count the upload and create its file. Raises ResourceExhausted or DiskFailure."""
         self._quota.begin(self._caller)
         try:
             await asyncio.to_thread(self._quota.look)
@@ -67,21 +56,13 @@ class Upload:
         await asyncio.shield(asyncio.to_thread(self._close))
 
     async def write(self, chunk: bytes) -> None:
-        """Append a chunk.
-
-        Raises:
-            UploadTooLarge: over the limit.
-            ResourceExhausted: the store's part of the disk is full.
-            DiskFailure: the disk is.
-        """
+        """Append a chunk; UploadTooLarge, ResourceExhausted: the store is full, or DiskFailure."""
         await asyncio.to_thread(self._write, chunk)
 
     async def finish(self, expected_sha256: str | None) -> ReceivedUpload:
         """Check the file and put it on disk for good; None: what it holds is checked later.
 
-        Raises:
-            InvalidUpload: it is empty, or other bytes arrived than were sent.
-            DiskFailure: the disk is full, read-only or failing.
+        Raises InvalidUpload: it is empty, or other bytes arrived than were sent. Or DiskFailure.
         """
         return await asyncio.to_thread(self._finish, expected_sha256)
 

@@ -108,11 +108,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _rival(file: Path, runtime: str, threads: int) -> Iterator[str]:
-    """Serve a file in another runtime; yields its address.
-
-    Raises:
-        InvalidArgument: why it cannot.
-    """
+    """Serve a file in another runtime; yields its address. InvalidArgument: why it cannot."""
     if not file.is_file():
         raise InvalidArgument(f"{file} is not there; name the model's ONNX file with --file")
     command = python_command("braid.server.cli.local.rival", runtime, str(threads), str(file))

@@ -155,11 +155,7 @@ def _serving(folder: Path) -> Iterator[str]:
 
 
 def _await_ready(log: Path, process: subprocess.Popen[bytes]) -> tuple[str, str]:
-    """Wait until the server says that it is ready; return its gRPC and its HTTP address.
-
-    Raises:
-        DemoFailed: it ended, or took longer than START_SECONDS.
-    """
+    """Wait until the server is ready; return its gRPC and its HTTP address, or DemoFailed."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if ready := READY.search(log.read_text(errors="replace")):

@@ -105,11 +105,7 @@ def arrays_of(
 
 
 def _named(sources: Sequence[Source], model: str, inputs: Sequence[str]) -> Iterator[Source]:
-    """Iterate over sources, each with the name of its input.
-
-    Raises:
-        InvalidArgument: a source names no input, and the model has several or is not imported.
-    """
+    """Sources with the names of their inputs. InvalidArgument: one names none of several."""
     given = {source.name for source in sources}
     for source in sources:
         if source.name:

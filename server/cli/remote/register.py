@@ -228,11 +228,7 @@ def _traffic(client: Client, job: Job, args: argparse.Namespace) -> str:
 
 
 def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgress) -> int:
-    """Show a job's progress until it ends; leaving does not end it. Returns the exit code.
-
-    Raises:
-        JobFailed: the model does not serve.
-    """
+    """Show a job's progress until it ends; returns the exit code. JobFailed: it does not serve."""
     try:
         for state in client.watch_job(job.id):
             job = state

@@ -1,11 +1,4 @@
-"""``braid schedule``: a schedule as tables, as a picture, as a trace; and what two differ in.
-
-show   text: a table of stages    json: the artefact itself
-       svg, perfetto: sequential beside scheduled on one time axis
-diff   two batch sizes, devices or versions of one model
-again  measured and made again
-pin    one plan serves whatever requests show; unpin: requests decide
-"""
+"""``braid schedule``: a schedule as tables, as a picture, as a trace; and what two differ in."""
 
 from __future__ import annotations
 
@@ -250,11 +243,7 @@ def _write(text: str, args: argparse.Namespace) -> None:
 
 
 def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) -> None:
-    """Print a schedule's plan, measurements and candidates, then its stages.
-
-    Raises:
-        InvalidArtefact: the schedule or its graph does not verify.
-    """
+    """Print a schedule's plan, measurements, candidates and stages; may raise InvalidArtefact."""
     schedule = schedule_from_json(dict(document))
     graph = graph_from_json(graph_document)
     if tuple(op.name for op in graph.operators) != schedule.unit_names:
@@ -275,7 +264,9 @@ def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) 
             right=("stage", "latency", "group"),
         )
     else:
-        print_table(("position", "stream", "unit"), _launch_rows(schedule, graph))
+        launches = enumerate(schedule.plan.launches, 1)
+        rows = ((at, each.stream, unit_text(graph.operators[each.unit])) for at, each in launches)
+        print_table(("position", "stream", "unit"), rows)
 
 
 def schedule_lines(name: str, schedule: Schedule) -> Iterator[str]:
@@ -379,11 +370,6 @@ def _stage_rows(schedule: Schedule, graph: OpGraph) -> Iterator[tuple[str, ...]]
         for number, group in enumerate(stage.groups):
             units = " -> ".join(unit_text(graph.operators[unit]) for unit in group)
             yield (*(head if number == 0 else ("", "", "")), str(number + 1), units)
-
-
-def _launch_rows(schedule: Schedule, graph: OpGraph) -> Iterator[tuple[str, ...]]:
-    for position, launch in enumerate(schedule.plan.launches):
-        yield str(position + 1), str(launch.stream), unit_text(graph.operators[launch.unit])
 
 
 def unit_text(op: Operator) -> str:

@@ -61,11 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def changed(before: Serving, args: argparse.Namespace) -> Serving:
-    """Return the configuration as changed by the command line.
-
-    Raises:
-        InvalidArgument: an option is not what it should be.
-    """
+    """The configuration as changed by the command line; raises InvalidArgument."""
     labels = dict(before.labels)
     for text in args.label:
         label, equals, version = text.partition("=")

@@ -1,7 +1,5 @@
 """Admission of requests to a device's queues: queue limits, expected waits, and refused versions.
 
-    request ──Quarantine.check──> DeviceLoad.admit ──> queue of the model
-
 Model versions whose runs held a device up, or ended its worker, again and again are refused for a
 while, by name:
 
@@ -94,14 +92,7 @@ class DeviceLoad:
         deadline: float | None,
         now: float,
     ) -> None:
-        """Refuse a request that does not fit, or that in a crowd could only be late.
-
-        ``deadline`` and ``now`` are by the batcher's clock.
-
-        Raises:
-            QueueFull: ``queue`` takes no such request now.
-            DeadlineExceeded: the deadline passed.
-        """
+        """Raise QueueFull for what does not fit, DeadlineExceeded for what could only be late."""
         if deadline is not None and deadline <= now:
             raise DeadlineExceeded("the deadline had passed when the request came")
         policy = queue.model.policy

@@ -1,8 +1,4 @@
-"""Ends of the requests of one batch.
-
-BatchRunner.run ──> Execution.run ──> results to the requests
-     └──the batch failed──> each of its requests runs again alone, so that a bad one harms no other
-"""
+"""Ends of the requests of one batch."""
 
 from __future__ import annotations
 

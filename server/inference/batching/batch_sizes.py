@@ -101,15 +101,13 @@ class CompletionPlan:
         is_alone: bool = False,
         most: int | None = None,
     ) -> Way:
-        """Return the batch size to run now, and how many batches of it side by side.
+        """Return the batch size to run now for ``rows``, at least 1, and how many side by side.
 
         Args:
-            rows: waiting, at least 1.
             gap_s: expected time between arriving rows; None if unknown.
             request_rows: rows of a request, on average.
             is_alone: all rows are of one request.
-            most: rows of them that can share a batch; the others, which run beside it, are taken
-                to be alike. None: all.
+            most: rows that can share a batch; the others, which run beside it, count as alike.
         """
         if is_alone:
             return Way(self._table.first_size(rows))
@@ -138,12 +136,7 @@ class CompletionPlan:
         is_alone: bool = False,
         most: int | None = None,
     ) -> Way:
-        """As ``best_way``, while the device is busy.
-
-        Args:
-            free_s: seconds until each of the device's equal parts is free, ascending.
-            rows: as for ``best_way``, and so the others.
-        """
+        """As ``best_way``, with the seconds until each equal part is free, ascending."""
         self._refresh()
         best = self.best_way(rows, gap_s, request_rows, is_alone=is_alone, most=most)
         if free_s[0] == free_s[-1]:

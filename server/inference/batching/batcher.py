@@ -94,17 +94,10 @@ class Batcher:
         """Run one request; cancelling the caller takes it out of the queue.
 
         Args:
-            request: checked against that model.
-            observer: of the model's queue.
             deadline: by the clock; after it the result is of no use.
             lane: the class that it runs in; None: the model says which.
 
-        Raises:
-            QueueFull: too much waits already for this model, or for the deadline to be met.
-            DeadlineExceeded: the deadline passed.
-            RunTooLong: the run was ended, as it took far too long.
-            ModelQuarantined: that happened again and again with this model.
-            WorkerRestarting: the worker died, or is not up again yet.
+        Raises QueueFull, DeadlineExceeded, RunTooLong, ModelQuarantined or WorkerRestarting.
         """
         queue, ticket = self._accept(model, request, observer, deadline, lane)
         alarm = None
@@ -164,7 +157,6 @@ class Batcher:
         return self._load.clearing_s(model, table, before + request.rows)
 
     def backlog_s(self) -> float:
-        """Return the expected seconds until all that was accepted is done."""
         return self._load.backlog_s()
 
     def refusal(self, model: ModelReplica) -> QueueFull | None:

@@ -58,7 +58,6 @@ class DeviceTime:
 
     @property
     def is_busy(self) -> bool:
-        """True if there are batches with the device."""
         return len(self._began) > len(self._waiting)
 
     def is_busy_for(self, queue: ModelQueue) -> bool:

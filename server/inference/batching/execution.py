@@ -1,8 +1,4 @@
-"""Run of one batch on a device: a slot of shared memory, rows in, the run, rows out.
-
-run ──all at hand──> _send ──> _finish ──> BatchResult
- └──executable, slot or a pause to wait for──> _wait_and_run ──┘
-"""
+"""Run of one batch on a device: a slot of shared memory, rows in, the run, rows out."""
 
 from __future__ import annotations
 
@@ -125,11 +121,9 @@ class DeviceExecution:
         """Run pieces of one lane as a batch of ``size`` rows, one of ``beside`` at once.
 
         The device is asked before this returns if nothing has to be waited for: then no task and no
-        turn of the event loop lies between a request and its run. What ended before is left out;
-        if that is all, nothing runs. Deadlines are by ``time.monotonic``.
-
-        Raises:
-            BraidError: (now, or by what is returned) the whole batch failed.
+        turn of the event loop lies between a request and its run. What ended before is left out; if
+        that is all, nothing runs. Deadlines are by ``time.monotonic``. Raises BraidError: (now, or
+        by what is returned) the whole batch failed.
         """
         shape_class = _joined(model, pieces)
         ready = model.ready(shape_class, size, beside)

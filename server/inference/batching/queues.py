@@ -1,8 +1,5 @@
 """Waiting requests of one model, and the rows of them that ride in one batch.
 
-    submit ──> Ticket ──take──> Piece ──batch──> InferenceResult ──deliver──> Ticket.result
-                  └─take──> Piece ──batch──> InferenceResult ───┘
-
     ModelQueue
       └── lanes: shape class, or near lengths ──> priority ──> tickets in order of arrival
 
@@ -294,7 +291,6 @@ class ModelQueue:
 
     @property
     def lanes(self) -> Iterable[Lane]:
-        """Lanes of all shape classes, also of those that nothing waits in."""
         return self._lanes.values()
 
     def _forget_idle_lanes(self) -> None:

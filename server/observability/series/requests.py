@@ -1,8 +1,5 @@
 """Series of requests, batches and queues of each model, and of the memory of calls.
 
-    request ──adds to──> plain numbers of its model ──RequestMetrics.collect──> metric families
-                                               └──ModelMetrics.statistics──> sums
-
 Requests and batches count in plain numbers, and each scrape makes the families of these: there are
 a thousand requests to a scrape.
 """
@@ -279,6 +276,5 @@ class CallMetrics:
         )
 
     def watch(self, memory: CallMemory) -> None:
-        """Export the bytes that ``memory`` holds."""
         self.held_bytes.set_function(lambda: memory.held_bytes)
         self.unread_bytes.set_function(lambda: memory.unread_bytes)

@@ -107,12 +107,7 @@ class Application:
         return None
 
     def _admit(self, request: Request, connection: CallerConnection) -> None:
-        """Refuse a request by its head.
-
-        Raises:
-            HTTPException: it names another server, has a body where none is read, or too many are
-                at work.
-        """
+        """Raise HTTPException for a wrong host, a body that nobody reads, or too many requests."""
         if request.method in READING:
             refuse_longer(request, FORM_BYTES)
         host, path = request.headers.get("host"), request.scope["path"]

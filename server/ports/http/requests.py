@@ -30,8 +30,7 @@ async def read_body(
 ) -> bytes:
     """Return the body of a request; ``hold`` is told the size of what has come.
 
-    Raises:
-        HTTPException: it is larger than ``limit_bytes``, whether or not its headers say so.
+    Raises HTTPException: it is larger than ``limit_bytes``, whether or not its headers say so.
     """
     refuse_longer(request, limit_bytes)
     parts, size = [], 0
@@ -44,11 +43,7 @@ async def read_body(
 
 
 async def read_form(request: Request) -> bytes:
-    """Return the body of a form, whose headers must give its length.
-
-    Raises:
-        HTTPException: they do not, or it is larger than FORM_BYTES.
-    """
+    """Return the body of a form; HTTPException: its length is not given, or above FORM_BYTES."""
     if "transfer-encoding" in request.headers:
         raise HTTPException(HTTPStatus.LENGTH_REQUIRED)
     return await read_body(request, FORM_BYTES)
@@ -86,10 +81,8 @@ class Body:
 class BodyRoom:
     """Room for the bodies of all connections, from their first byte until they are answered.
 
-    body ──hold──> within the limit: it is received on
-              └──> beyond: of the caller that holds most, the body that comes slowest gives way
-
-    Long bodies leave a quarter of it to short ones.
+    Beyond the limit, the slowest body of the caller that holds most gives way. Long bodies leave a
+    quarter of the room to short ones.
     """
 
     def __init__(self, limit_bytes: int, now: Callable[[], float] = monotonic) -> None:
@@ -100,11 +93,7 @@ class BodyRoom:
 
     @contextmanager
     def reading(self, request: Request) -> Iterator[Body]:
-        """Have room for the body of a request.
-
-        Raises:
-            ResourceExhausted: it gave way to others.
-        """
+        """Have room for the body of a request. Raises ResourceExhausted: it gave way to others."""
         caller = owner_in(request.headers) or request.state.connection.place.network
         body = Body(self, caller)
         self._bodies.add(body)

@@ -33,10 +33,7 @@ class Look(Protocol):
 def metrics_route(
     registry: CollectorRegistry, snapshot: Look | None = None, gates: Sequence[Gate] = ()
 ) -> BaseRoute:
-    """Expose a registry as OpenMetrics 1.0 to scrapers that accept it, else as plain text.
-
-    ``gates``: those that scrapers have to pass.
-    """
+    """Expose a registry as OpenMetrics 1.0 or as plain text; scrapers have to pass ``gates``."""
     turn = asyncio.Lock()  # scrapers that come together occupy one thread
 
     async def metrics(request: Request) -> Response:
@@ -62,11 +59,7 @@ def metrics_route(
 
 
 def _check_scraper(request: Request, gates: Sequence[Gate]) -> None:
-    """Let a scraper in by its token.
-
-    Raises:
-        HTTPException: it has none, or a wrong one.
-    """
+    """Let a scraper in by its token. Raises HTTPException: it has none, or a wrong one."""
     details = DescribedCall(METRICS, tuple(request.headers.items()))
     for gate in gates:
         if (refusal := gate.refusal(details)) is not None:
@@ -89,10 +82,7 @@ def _accepts_openmetrics(accept: str) -> bool:
 
 
 def health_routes(waits_for: Callable[[], Sequence[str]]) -> list[BaseRoute]:
-    """Return routes: ``/healthz`` says that the process lives, ``/readyz`` that it is ready.
-
-    ``waits_for`` returns what keeps it from being ready.
-    """
+    """Routes: ``/healthz`` if the process lives, ``/readyz`` once ``waits_for`` says nothing."""
 
     async def alive(_: Request) -> Response:
         return text("ok")

@@ -38,16 +38,7 @@ class HttpServer:
         started: asyncio.Event | None = None,
         connections: Connections | None = None,
     ) -> None:
-        """Make the server, not started.
-
-        Args:
-            routes: what it answers.
-            is_our_name: returns whether a ``Host`` is answered.
-            limits: of connections and requests.
-            origins: whose pages may call the protocol.
-            started: set once anything but probes is answered; until then, it waits.
-            connections: of all ports.
-        """
+        """``origins``: whose pages may call. Until ``started``, anything but probes waits."""
         self._limits = limits or HttpLimits()
         self._connections = connections or Connections(self._limits.max_connections)
         self._state = ServerState()
@@ -69,11 +60,7 @@ class HttpServer:
         self._sockets: list[socket.socket] = []
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Listen; returns the port, which matters when 0 was asked for.
-
-        Raises:
-            OSError: the address is in use or not ours.
-        """
+        """Listen; returns the port, which matters when 0 was asked for; or raises OSError."""
         seconds = self._limits.request_seconds
         self._sockets = sockets_of(host, port)
         for each in self._sockets:

@@ -71,17 +71,7 @@ DTYPES = {
 
 
 def raw_bytes(name: str, datatype: str, contents: Any) -> Work[bytes]:
-    """Return the raw form of an ``InferTensorContents``.
-
-    Args:
-        name: of the input, for messages.
-        datatype: as the request says.
-        contents: the message.
-
-    Raises:
-        InvalidTensor: the datatype has no typed form, another field is filled, or a value is out
-            of the datatype's range.
-    """
+    """Raw form of an ``InferTensorContents``. InvalidTensor: it does not fit the datatype."""
     filled = [field.name for field, _ in contents.ListFields()]
     wanted = _BYTES_FIELD if datatype == BYTES else TYPED.get(datatype, ("",))[0]
     if not wanted:
@@ -125,11 +115,7 @@ def _numbers(name: str, datatype: str, values: list[Any]) -> bytes:
 def classify(
     name: str, tensor: OutputTensor, count: int, batched: bool, labels: Sequence[str] = ()
 ) -> Work[OutputTensor]:
-    """Return the ``count`` largest values of each row, largest first; ties by class id.
-
-    Raises:
-        InvalidRequest: the output has no classes, or too many are wanted.
-    """
+    """The ``count`` largest values of each row, largest first; ties by class id."""
     rows, *axes = tensor.shape if batched and tensor.shape else (1, *tensor.shape)
     classes = math.prod(axes)
     if tensor.dtype in ("BOOL", BYTES) or not tensor.shape or classes < 1:

@@ -46,7 +46,6 @@ class ServerMethods:
         return messages.ServerReadyResponse(ready=self._health.is_ready)
 
     async def ServerMetadata(self, request: Any, context: Context) -> Any:
-        """Return name, version, and the extensions that are offered."""
         shared = ("system_shared_memory",) if self._has_shared_memory else ()
         return messages.ServerMetadataResponse(
             name="braid", version=__version__, extensions=sorted(EXTENSIONS + shared)

@@ -60,12 +60,7 @@ class Wishes:
 
 
 def priority_and_timeout(parameters: Mapping[str, Any]) -> tuple[int, float | None]:
-    """Return the priority of a request, and its timeout in seconds or None.
-
-    Raises:
-        InvalidRequest: one is of the wrong type, out of range or reserved.
-        NotOffered: it asks for sequences.
-    """
+    """Priority, timeout in seconds or None. Raises InvalidRequest; for sequences NotOffered."""
     if not parameters:
         return DEFAULT_PRIORITY, None
     for name in parameters:
@@ -79,22 +74,14 @@ def priority_and_timeout(parameters: Mapping[str, Any]) -> tuple[int, float | No
 
 
 def place_of(parameters: Mapping[str, Any]) -> RegionPart | None:
-    """Return where a tensor lies in shared memory; None: in the message.
-
-    Raises:
-        InvalidRequest: a parameter is incomplete or out of range.
-    """
+    """Where a tensor lies in shared memory; None: in the message. Raises InvalidRequest."""
     if parameters and any(name in parameters for name in _OF_PLACES):
         return _place(parameters)
     return None
 
 
 def read_wishes(outputs: Sequence[Any], find_region: FindRegion) -> Wishes:
-    """Read destination and classes of the requested outputs.
-
-    Raises:
-        BraidError: a parameter is wrong, or a region is not registered or too small.
-    """
+    """Read destination and classes of the requested outputs. BraidError: a wrong parameter."""
     destinations, classes = {}, {}
     for output in outputs:
         place, count = _output_parameters(output.name, output.parameters)
@@ -108,11 +95,7 @@ def read_wishes(outputs: Sequence[Any], find_region: FindRegion) -> Wishes:
 
 
 def _output_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[RegionPart | None, int]:
-    """Return where an output is to be written, and how many classes are wanted (0: the tensor).
-
-    Raises:
-        InvalidRequest: a parameter is incomplete or out of range.
-    """
+    """Where an output is to be written, and how many classes are wanted (0: the tensor)."""
     if not parameters:
         return None, 0
     classes = _integer(parameters, _CLASSES, MAX_CLASSES)

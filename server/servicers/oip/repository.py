@@ -105,21 +105,13 @@ class LoadRequest:
         return None if self.config is None else ModelOptions(self.config.batch_sizes)
 
     def serving(self, before: ServingConfig) -> ServingConfig:
-        """Return how the model is to serve, as before where the configuration says nothing."""
         return before if self.config is None else self.config.serving(before)
 
 
 def load_request(
     model: str, parameters: Mapping[str, Any], devices: Collection[str]
 ) -> LoadRequest:
-    """Read the parameters of a load.
-
-    Args:
-        devices: names of this server's devices.
-
-    Raises:
-        InvalidRequest: one is unknown, of the wrong type, or asks for what is not done here.
-    """
+    """Read the parameters of a load; InvalidRequest: unknown, of a wrong type, not done here."""
     files: dict[int, bytes] = {}
     config: Configuration | None = None
     labels = set[str]()

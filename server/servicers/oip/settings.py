@@ -48,17 +48,12 @@ class LogLevels:
         self._level_at_start = self._logger.level
 
     async def LogSettings(self, request: Any, context: Context) -> Any:
-        """Change the log level, if asked to, and return the level."""
         async with answering(context):
             self.update(request.settings)
             return self.response()
 
     def update(self, settings: Mapping[str, Any]) -> None:
-        """Apply settings; one without a value goes back to what it was at the start.
-
-        Raises:
-            InvalidRequest: a setting is unknown, of the wrong type, or contradicts another.
-        """
+        """Apply settings; one without a value is as at the start. InvalidRequest: a bad one."""
         flags = _log_flags(self._logger.level)
         for name in settings:
             if name in _LOG_FIXED:
@@ -130,13 +125,7 @@ class TraceSettings:
             return self.response()
 
     def update(self, settings: Mapping[str, Any]) -> None:
-        """Apply settings; one without a value goes back to what it was at the start.
-
-        Raises:
-            InvalidRequest: a setting is unknown or out of range.
-            NotOffered: it asks for what is not traced here.
-            PreconditionFailed: the server does not trace.
-        """
+        """As ``LogLevels.update``; raises NotOffered, too, or PreconditionFailed: no tracing."""
         given = {name: _trace_value(name, setting.value) for name, setting in settings.items()}
         level, rate, count = (given.get(name) for name in _TRACE_SETTINGS[:3])
         if given.get("trace_mode", _TRACE_MODE) not in (_TRACE_MODE, None):

@@ -44,7 +44,6 @@ class SharedMemoryMethods:
             return messages.SystemSharedMemoryUnregisterResponse()
 
     async def CudaSharedMemoryStatus(self, request: Any, context: Context) -> Any:
-        """Refuse: CUDA shared memory is not offered."""
         async with answering(context):
             raise NotOffered("CUDA shared memory is not offered; system shared memory may be")
 

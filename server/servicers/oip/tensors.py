@@ -1,10 +1,5 @@
 """Inference messages of the protocol, read and written without copying tensors needlessly.
 
-    ModelInferRequest ──read──> SplitMessage (the message without contents, views of them)
-                      ──unpacking──> the same, typed contents as raw ones
-    InferenceResult ──reply_to──> SplitMessage (the message without contents, views of them)
-                    ──write_reply──> ModelInferResponse
-
 Inputs and outputs may lie in shared memory that the caller has registered. Replies are prepared
 while the device computes, and written as soon as a batch has ended, straight from the memory that
 it shared with the device. Replies that depend on what the outputs contain take longer, and are
@@ -84,12 +79,7 @@ class OpenInference:
 
     @staticmethod
     def read(data: bytes) -> SplitMessage:
-        """Parse a request; its raw contents are views of ``data``.
-
-        Raises:
-            DecodeError: ``data`` is no such message.
-            InvalidRequest: it has too many inputs, outputs or parameters.
-        """
+        """Parse a request, with contents as views of ``data``; DecodeError or InvalidRequest."""
         contents: Sequence[bytes | memoryview]
         parts = wire_fields.split(data, _RAW_INPUTS)
         if parts is None:
@@ -112,11 +102,7 @@ class OpenInference:
         return request.message.model_name, request.message.model_version
 
     def given(self, request: SplitMessage, context: Context, in_stream: bool) -> GivenRequest:
-        """Return the request in the server's terms; inputs lie in the message or in shared memory.
-
-        Raises:
-            BraidError: contents do not fit the inputs, or a parameter is wrong.
-        """
+        """The request in the server's terms; raises BraidError. Inputs may be in shared memory."""
         return self.written_by(_write_final_reply if in_stream else write_reply, request, context)
 
     def written_by(
@@ -126,15 +112,9 @@ class OpenInference:
         context: Context,
         write_later: WriteLater | None = None,
     ) -> GivenRequest:
-        """Return the request in the server's terms, its reply written by ``write``.
+        """The request in the server's terms; ``write``, which looks at no content, replies.
 
-        Args:
-            write: the form of the reply; looks at no content.
-            request: message, and contents apart.
-            write_later: in place of ``write``.
-
-        Raises:
-            BraidError: contents do not fit the inputs, or a parameter is wrong.
+        ``write_later``: in place of ``write``. Raises BraidError: contents or parameters are wrong.
         """
         message = request.message
         # Only requests that name a region pay for finding out who the caller is.
@@ -167,11 +147,7 @@ class OpenInference:
 
 
 def _unpacked(request: SplitMessage) -> Work[SplitMessage]:
-    """Return a request without raw contents, with its typed ones as raw ones.
-
-    Raises:
-        InvalidTensor: they are not what the datatypes say.
-    """
+    """The request with its typed contents as raw ones. InvalidTensor: they do not fit."""
     raw = []
     for tensor in request.message.inputs:
         if place_of(tensor.parameters) is None:

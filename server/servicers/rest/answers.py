@@ -1,8 +1,5 @@
 """Answers of inference on their way out: bytes that are there, or text that is written meanwhile.
 
-    bytes ─────────────────┬──encoding──> one body and its length
-    Written: pieces ─turns─┘              piece by piece, as fast as the caller reads
-
 The text of a large tensor is never there as a whole. What is held for a caller who reads slowly is
 the tensor, which is charged to the connection (``braid.server.inference.call_memory``).
 """
@@ -52,15 +49,7 @@ def measured(pieces: Iterator[Part]) -> Work[int]:
 async def response_of(
     reply: bytes | Written, is_binary: bool, request: Request, headers: dict[str, str], turns: Turns
 ) -> Response:
-    """Return the response that sends a reply.
-
-    Args:
-        reply: what to send.
-        is_binary: the reply has binary tensors.
-        request: that is answered.
-        headers: of the answer; its encoding is added.
-        turns: that pieces are made in.
-    """
+    """Return the response that sends a reply; its encoding is added to ``headers``."""
     kind = "application/octet-stream" if is_binary else "application/json"
     encoding = accepted(request.headers.get("accept-encoding", ""), is_binary)
     is_old = request.scope["http_version"] == "1.0"  # knows no body without a length

@@ -132,15 +132,7 @@ class Admission:
         origins: Collection[str] = (),
         is_signed_in: IsSignedIn = lambda headers: False,
     ) -> None:
-        """Guard calls.
-
-        Args:
-            gates: that look at tokens.
-            telemetry: that makes traces; None: nothing is traced.
-            needs_certificate: callers show one, signed by the authority of the gRPC port.
-            origins: whose pages may call.
-            is_signed_in: tells which calls need neither token nor certificate.
-        """
+        """Calls that ``is_signed_in`` tells of need neither token nor certificate."""
         self._gates = gates
         self._telemetry = telemetry
         self._needs_certificate = needs_certificate
@@ -148,16 +140,7 @@ class Admission:
         self._is_signed_in = is_signed_in
 
     def admit(self, request: Request, method: str, call: HttpCall) -> None:
-        """Let a call in by its head.
-
-        Args:
-            request: before its body is read.
-            method: full name of the RPC behind it.
-            call: its context.
-
-        Raises:
-            BraidError: why it is refused.
-        """
+        """Let a call of an RPC (``method``: its full name) in by its head, or raise BraidError."""
         details = DescribedCall(method, tuple(call.invocation_metadata()))
         if not self._is_signed_in(request.headers):
             self._check_caller(details, call)

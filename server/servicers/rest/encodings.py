@@ -35,14 +35,8 @@ async def decoded(
 ) -> bytes:
     """Return what a request's body contains; bodies are inflated piece by piece, in turns.
 
-    Args:
-        body: as it came.
-        encoding: value of Content-Encoding.
-        limit_bytes: that the content may have.
-        hold: is told the bytes that are held after each piece.
-
-    Raises:
-        HTTPException: the encoding is not known, or the content broken or too large.
+    ``hold`` is told the bytes that are held after each piece. Raises HTTPException: the encoding is
+    not known, or the content broken or too large.
     """
     name = encoding.strip().lower()
     if name in ("", "identity"):
@@ -81,12 +75,7 @@ async def _inflated(body: bytes, name: str, limit_bytes: int, hold: Callable[[in
 
 
 def accepted(header: str, is_binary: bool) -> str:
-    """Return the encoding of an answer, or "" for none.
-
-    Args:
-        header: value of Accept-Encoding.
-        is_binary: the answer has binary tensors.
-    """
+    """Encoding of an answer for an Accept-Encoding ``header``; "" for none."""
     wanted = []
     for offer in header[:1024].lower().split(","):
         name, _, quality = (part.strip() for part in offer.partition(";"))

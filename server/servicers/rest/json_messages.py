@@ -60,8 +60,7 @@ def parameter(message: Any) -> Any:
 def set_parameter(name: str, value: object, message: Any) -> None:
     """Set a parameter from JSON.
 
-    Raises:
-        InvalidRequest: the protocol has no parameters of such a value.
+    Raises InvalidRequest: the protocol has no parameters of such a value.
     """
     fields = _oneofs(message)["parameter_choice"].fields
     for field in fields:
@@ -91,8 +90,7 @@ _PYTHON = {
 def parameters_of(given: dict[str, Any], where: str = "the request") -> dict[str, Any]:
     """Return the member ``parameters`` without those that are null, as MLServer's client writes.
 
-    Raises:
-        InvalidRequest: it is no object.
+    Raises InvalidRequest: it is no object.
     """
     parameters = given.get("parameters")
     if parameters is None:

@@ -97,8 +97,7 @@ class Numbers:
     def elements(self) -> Iterator[list[Any]]:
         """Yield the elements, some thousands at a time, as if there were no lists within.
 
-        Raises:
-            InvalidRequest: they are no JSON.
+        Raises InvalidRequest: they are no JSON.
         """
         text = self.text if self.is_flat else self.text.translate(_SPACES)
         end, last = 0, len(text) - 1  # of the outermost brackets
@@ -132,8 +131,7 @@ class JsonBody:
 def read_json(body: bytes) -> Work[JsonBody]:
     """Return the object in a body; an empty body is an empty object.
 
-    Raises:
-        InvalidRequest: it is no JSON, no object, or has too many parts.
+    Raises InvalidRequest: it is no JSON, no object, or has too many parts.
     """
     if not body.strip():
         return JsonBody({})
@@ -243,10 +241,8 @@ def _object(body: bytes) -> dict[str, Any]:
 def _read(body: bytes) -> Any:
     """Read JSON: orjson takes a quarter of the time of Python's, which knows NaN and infinities.
 
-    orjson has too little memory for dense text that begins with a space.
-
-    Raises:
-        InvalidRequest: it is none.
+    orjson has too little memory for dense text that begins with a space. Raises InvalidRequest: it
+    is none.
     """
     try:
         try:

@@ -44,8 +44,7 @@ PIECE_TEXT_BYTES = 1 << 19
 def raw_of(name: str, datatype: str, data: list[Any] | Numbers | None) -> Work[bytes]:
     """Return the raw form of an input's ``data``; None: it is no list.
 
-    Raises:
-        InvalidTensor: it is no list, is ragged, or has an element that the datatype has not.
+    Raises InvalidTensor: it is no list, is ragged, or has an element that the datatype has not.
     """
     if data is None:
         raise InvalidTensor(f"input {name!r} has no list of elements as its 'data'")
@@ -100,11 +99,7 @@ def _uneven(name: str) -> InvalidTensor:
 
 
 def _converted(name: str, datatype: str, given: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return elements in the datatype.
-
-    Raises:
-        InvalidTensor: one is out of its range.
-    """
+    """Return elements in the datatype. Raises InvalidTensor: one is out of its range."""
     outside = InvalidTensor(f"input {name!r} has a value outside the range of {datatype}")
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -166,8 +161,7 @@ def texts_of(
 ) -> Iterator[bytes]:
     """Yield an output's elements as JSON, flat and without brackets, in pieces.
 
-    Raises:
-        InvalidRequest: they are bytes that are no text.
+    Raises InvalidRequest: they are bytes that are no text.
     """
     if datatype == BYTES:
         yield from _texts_of_strings(name, raw)

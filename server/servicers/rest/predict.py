@@ -39,8 +39,7 @@ def read_predict(
 ) -> Work[RestRequest]:
     """Read a body for a model with these inputs.
 
-    Raises:
-        InvalidRequest: it does not hold together.
+    Raises InvalidRequest: it does not hold together.
     """
     if len(body) > MAX_JSON_BYTES:
         raise InvalidRequest(f"the body has more than {MAX_JSON_BYTES} bytes; send tensors by v2")
@@ -128,11 +127,7 @@ def _texts(reply: SplitMessage, _: object, elements: int, *, rows: int | None) -
 
 
 def _array(output: Any, content: Part) -> np.ndarray[Any, Any]:
-    """Return an output's elements.
-
-    Raises:
-        InvalidRequest: they are bytes that are no text.
-    """
+    """Return an output's elements. Raises InvalidRequest: they are bytes that are no text."""
     if output.datatype != BYTES:
         return np.frombuffer(content, DTYPES[output.datatype]).reshape(output.shape)
     try:

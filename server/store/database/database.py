@@ -1,8 +1,5 @@
 """Transactions of a store's database.
 
-    Store ──> Database.write(change) ──begin──> change(connection) ──commit──> its result
-                                       └── run again: others changed the same, connection lost
-
 Writers see the database as if there were no other: SQLite gives them a lock at their begin, and
 PostgreSQL runs them SERIALIZABLE, as their changes rest on what they read (the versions of a name,
 the jobs of a model). Readers see one moment of it.
@@ -56,25 +53,15 @@ class Database:
         self.is_shared = engine.dialect.name == "postgresql"
 
     def read(self, query: Change[T]) -> T:
-        """Return what ``query`` finds at one moment; what it changes is rolled back.
-
-        Raises:
-            DiskFailure: the disk of the database fails.
-            StoreUnavailable: the database cannot be reached.
-        """
+        """Return what ``query`` finds at one moment. Raises DiskFailure or StoreUnavailable."""
         with self._watch.reading():
             return self._repeated(query, self._read_once)
 
     def write(self, change: Change[T]) -> T:
         """Make a change as a whole or not at all; on disk when this returns.
 
-        Args:
-            change: may run several times, each time in a transaction of its own.
-
-        Raises:
-            DiskFailure: the disk of the database is full, read-only or failing.
-            StoreUnavailable: the database cannot be reached. If that happened at the commit, the
-                change may have been made.
+        ``change`` may run several times, each time in a transaction of its own. Raises DiskFailure
+        or StoreUnavailable, which at the commit does not tell whether the change was made.
         """
         with self._watch.writing():
             return self._repeated(change, self._write_once)
@@ -123,12 +110,7 @@ class _Attempt:
         self._was_lost = False
 
     def may_repeat(self, error: DBAPIError, seconds: float) -> bool:
-        """True if nothing was changed, and the next attempt may go better.
-
-        Args:
-            error: what ended the transaction.
-            seconds: since it began first.
-        """
+        """True if nothing was changed, and a try ``seconds`` after the first may go better."""
         self._tries += 1
         is_in_time = seconds < REPEAT_SECONDS
         if not is_lost(error):

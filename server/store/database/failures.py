@@ -1,8 +1,5 @@
 """Failures of a shared database: one error for callers, one line in the log.
 
-    psycopg.Error (its SQLSTATE) ──failure_of──> DatabaseUnavailable | DiskFailure | None: a bug
-                                ──may_repeat, stood_still──> the transaction is run again
-
 A SQLite database lies on a disk of the server: ``braid.server.store.disk`` knows its failures.
 """
 
@@ -95,12 +92,7 @@ class SharedWatch:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Surround a transaction.
-
-        Raises:
-            DatabaseUnavailable: the database cannot be reached, or not do this now.
-            DiskFailure: its disk is full.
-        """
+        """Surround a transaction. Raises DatabaseUnavailable, or DiskFailure: its disk is full."""
         if monotonic() < self._rests_until:
             raise DatabaseAway("the store's database cannot be reached; models serve on, try again")
         try:

@@ -48,10 +48,8 @@ alembic_version = Table(
 def bring_up_to_date(engine: Engine) -> str:
     """Create what is missing; returns the revision of the database.
 
-    Several servers may do this at once: one does, the others wait.
-
-    Raises:
-        StartupError: the database is newer or older than this program reads, or lacks tables.
+    Several servers may do this at once: one does, the others wait. Raises StartupError: the
+    database is newer or older than this program reads, or lacks tables.
     """
     is_shared = engine.dialect.name == "postgresql"
     if is_shared:  # a snapshot would be older than the lock

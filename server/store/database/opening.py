@@ -26,15 +26,7 @@ MAX_FILE_BYTES = 1 << 20
 
 
 def database_url(text: str, password_file: Path | None = None) -> URL | None:
-    """Return the URL of a database; None: the text is empty.
-
-    Args:
-        text: as in BRAID_DATABASE.
-        password_file: holds the password, alone in its first line.
-
-    Raises:
-        StartupError: the file cannot be read.
-    """
+    """URL of a database as in BRAID_DATABASE; None: empty. StartupError: no password file."""
     if not text:
         return None
     url = make_url(text)
@@ -79,16 +71,7 @@ like a leak for an hour; the kernel keeps the file's pages, too."""
 
 
 def open_database(url: URL, files: StoredFiles) -> Database:
-    """Connect, create what is missing, check the version of the rest.
-
-    Args:
-        url: of SQLite or PostgreSQL.
-        files: of the store, in whose folder a SQLite database without a path of its own lies.
-
-    Raises:
-        StartupError: the database is newer than this program, is none, is damaged, knows none of
-            the files, or cannot be reached.
-    """
+    """Connect, create what is missing, check the rest; StartupError says what is wrong."""
     if is_shared(url):
         upgrade_database(url, files)
         engine = _shared_engine(url)
@@ -101,10 +84,7 @@ def open_database(url: URL, files: StoredFiles) -> Database:
 
 
 def upgrade_database(url: URL, files: StoredFiles) -> str:
-    """Bring a database to this version's tables; returns its revision.
-
-    Arguments and errors are those of ``open_database``.
-    """
+    """Bring a database to this version's tables; returns its revision; raises StartupError."""
     engine = _shared_engine(url, may_change=True) if is_shared(url) else _sqlite_engine(url, files)
     revision = _upgrade(engine, url, files.folder)
     engine.dispose()

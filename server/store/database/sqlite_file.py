@@ -62,11 +62,8 @@ class StoredFiles:
 def prepare_file(path: Path, files: StoredFiles) -> None:
     """Check the file of a database, and keep other users from it; a new one is made empty.
 
-    Args:
-        path: of the database. Is not opened but by SQLite: closing it would free SQLite's locks.
-
-    Raises:
-        StartupError: what is wrong with it; it is as it was.
+    ``path``: of the database. Is not opened but by SQLite: closing it would free SQLite's locks.
+    Raises StartupError: what is wrong with it; it is as it was.
     """
     try:
         _File(path, Path(os.path.realpath(path))).prepare(files)
@@ -145,11 +142,7 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 def _keep_private(file: Path) -> None:
-    """Take a file's rights from group and others, unless it is another user's.
-
-    Raises:
-        PermissionError: this user cannot read and write it.
-    """
+    """Take a file's rights from group and others. PermissionError: this user has none."""
     if not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
     status = file.lstat()
@@ -158,11 +151,7 @@ def _keep_private(file: Path) -> None:
 
 
 def _check(database: sqlite3.Connection, check: str, seconds: float) -> None:
-    """Make a check, but for no longer than some seconds.
-
-    Raises:
-        sqlite3.Error: the first damage, or what stood in the way.
-    """
+    """Make a check for some seconds at most; raises the sqlite3.Error that it ends with."""
     ends = monotonic() + seconds
     database.set_progress_handler(lambda: monotonic() > ends, _STEPS)
     try:

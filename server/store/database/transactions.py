@@ -1,9 +1,4 @@
-"""Transactions of a store: reads and writes, and what belongs to each of them.
-
-write(change)  guard ──> change ──> tell ──> commit     the guard may refuse all of it
-               and the ends of jobs that could not be stored before
-read(query)    shows these ends, too
-"""
+"""Transactions of a store: reads and writes, and what belongs to each of them."""
 
 from __future__ import annotations
 
@@ -46,13 +41,7 @@ class Transactions:
     """Reads and writes of a store's database. Used by the store's thread."""
 
     def __init__(self, database: Database, node: str, has_ended: Callable[[str], None]) -> None:
-        """Keep what is needed.
-
-        Args:
-            database: to be closed by the caller.
-            node: name of this server, for the others.
-            has_ended: is told the digest of the upload of each job whose end was stored.
-        """
+        """``has_ended`` gets the digest of the upload of each job whose end was stored."""
         self.database = database
         self._node = node
         self._has_ended = has_ended
@@ -68,13 +57,8 @@ class Transactions:
     def write(self, change: Callable[[Connection], T], tells: str = "") -> T:
         """Make a change; ends of jobs that could not be stored before are stored with it.
 
-        Args:
-            change: may run several times, each time in a transaction of its own.
-            tells: what the other servers are told to look at; "": nothing.
-
-        Raises:
-            TakenOver: another server works on this now.
-            DiskFailure, StoreUnavailable: see ``Database.write``.
+        ``tells``: what the other servers are to look at. Raises TakenOver: another server works on
+        this now; else as ``Database.write``.
         """
         ends = list(self._ends.values())
 
@@ -95,11 +79,7 @@ class Transactions:
         return result
 
     def read(self, query: Callable[[Connection], T], *, stored_only: bool = False) -> T:
-        """Return what is stored, with the ends of jobs that could not be stored yet.
-
-        Raises:
-            DiskFailure, StoreUnavailable: see ``Database.read``.
-        """
+        """What is stored, with the ends of jobs that could not be; raises as ``Database.read``."""
         ends = () if stored_only else tuple(self._ends.values())
 
         def whole(connection: Connection) -> T:

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 
 def put_row(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
-    """Store a row, in place of the one with its primary key if there is one.
-
-    Columns that ``row`` does not name stay as they were.
-    """
+    """Store a row in place of the one with its key; columns not in ``row`` stay as they were."""
     keys = [column.name for column in table.primary_key]
     others = {name: value for name, value in row.items() if name not in keys}
     insert = insert_into(connection, table).values(**row)

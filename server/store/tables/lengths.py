@@ -1,7 +1,6 @@
 """Lengths of the requests of each version, which were chosen, and whether padding was wrong.
 
-Every function runs inside the caller's transaction. Servers that share the database add to the same
-rows.
+Servers that share the database add to the same rows.
 """
 
 from __future__ import annotations

@@ -38,10 +38,8 @@ def add(
 ) -> ModelVersion:
     """Add a version: ``version``, or one above every version that the name ever had.
 
-    ``own_artefact`` is the key of one that an import with samples made before.
-
-    Raises:
-        PreconditionFailed: the name had ``version`` before, for something else.
+    ``own_artefact`` is the key of one that an import with samples made before. Raises
+    PreconditionFailed: the name had ``version`` before, for something else.
     """
     taken = set(connection.scalars(select(models.c.version).where(models.c.name == name)))
     if version in taken:
@@ -84,11 +82,7 @@ def count(connection: Connection) -> int:
 
 
 def get(connection: Connection, name: str, version: int) -> ModelVersion:
-    """Return one version.
-
-    Raises:
-        ModelNotFound, VersionNotFound: there is none, or it was deleted.
-    """
+    """Return one version. NotFound: there is none, or it was deleted."""
     versions = {model.version: model for model in present(connection, name)}
     if not versions:
         raise ModelNotFound(name)
@@ -111,10 +105,7 @@ def set_state(
 
 
 def serves(connection: Connection, model: ModelVersion) -> None:
-    """Store that a version serves, with the bytes and options of ``model``.
-
-    Nothing happens to a deleted one.
-    """
+    """Store that a version serves, with ``model``'s bytes and options; not if it is deleted."""
     served = replace(model, state=ModelStatus.SERVING, message="")
     this = {"model": model.name, "number": model.version}
     connection.execute(_CHANGE, {**this, **_to_row(served)})
@@ -141,7 +132,6 @@ def _to_row(model: ModelVersion) -> dict[str, Any]:
 
 
 def samples(connection: Connection) -> set[str]:
-    """Digests of the samples of every version that is not deleted."""
     return {model.options.samples for model in present(connection)} - {""}
 
 

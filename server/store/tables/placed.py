@@ -1,7 +1,4 @@
-"""Versions that a model repository put in place.
-
-Every function runs inside the caller's transaction.
-"""
+"""Versions that a model repository put in place."""
 
 from __future__ import annotations
 

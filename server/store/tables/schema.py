@@ -41,7 +41,6 @@ class SaidText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Replace what no database holds."""
         return None if value is None else _UNSTORABLE.sub("\ufffd", value)
 
 

@@ -1,7 +1,4 @@
-"""How models serve: their configurations.
-
-Every function runs inside the caller's transaction.
-"""
+"""How models serve: their configurations."""
 
 from __future__ import annotations
 

@@ -27,7 +27,6 @@ class ConvNorm(nn.Module):
         self.norm = with_gain(nn.BatchNorm2d(outputs, eps=0.001), gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``inputs`` channels to ``outputs``."""
         return torch.relu(self.norm(self.conv(x)))
 
 

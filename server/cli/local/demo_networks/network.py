@@ -34,7 +34,6 @@ class Network:
     output_names: tuple[str, ...]
 
     def build(self, seed: int = 0) -> nn.Module:
-        """Return the network in eval mode with seeded weights."""
         return build_seeded(self.construct, seed)
 
     def example_inputs(self, batch: int, *, seed: int = 0) -> tuple[Tensor, ...]:
@@ -75,4 +74,3 @@ NETWORKS: Mapping[str, Network] = {
         ),
     )
 }
-"""Networks of the demo by name."""
