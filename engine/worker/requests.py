@@ -99,7 +99,7 @@ class SlotViews:
         if field.spec.is_static:
             dtype, shape = torch_dtype(field.spec.dtype), static_shape(field.spec)
         else:  # its place
-            dtype, shape = torch.uint8, (field.size_bytes,)
+            dtype, shape = torch.uint8, [field.size_bytes]
         count = math.prod(shape)
         if count == 0:
             return torch.empty(shape, dtype=dtype)
