@@ -19,7 +19,7 @@ from braid.core.background import BackgroundTasks
 from braid.core.keyed_locks import KeyedLocks
 from braid.server.fleet.files.opening import open_files
 from braid.server.fleet.following import Following
-from braid.server.fleet.leases import Leases, StandingTask
+from braid.server.fleet.leases import Leases
 from braid.server.fleet.loads import Loads
 from braid.server.fleet.metrics import FileMetrics, FollowMetrics, NodeMetrics
 from braid.server.fleet.notifications import ANYTHING, Change, Notifications
@@ -64,7 +64,6 @@ class Fleet:
             credentials=settings.files_credentials_file,
             cache_bytes=settings.max_cache_bytes or settings.max_store_bytes // 2,
             grace_s=settings.files_grace_seconds,
-            may_sweep=StandingTask(self._leases, "sweep").is_ours,
         )
         self._reconciler: Reconciler
         self._work: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()

@@ -231,30 +231,3 @@ class Leases:
                 if held.work is not None:
                     held.work.paused()
             await asyncio.sleep(self.seconds / LOOKS_A_LEASE)
-
-
-class StandingTask:
-    """Task of one node, for as long as it lives: sweeping the shared files."""
-
-    def __init__(self, leases: Leases, name: str) -> None:
-        self._leases = leases
-        self._name = name
-        self._lease: Lease | None = None
-
-    async def is_ours(self) -> bool:
-        """True if this is the node that has the task; it takes the task that nobody has."""
-        if self._lease is None:
-            self._lease = await self._leases.acquire(self._name)
-            if self._lease is not None:
-                self._leases.hold(self._lease, self)
-        return self._lease is not None
-
-    def paused(self) -> None:
-        """Go on: what a task does may be done twice."""
-
-    def resumed(self) -> None:
-        """Go on."""
-
-    def lost(self) -> None:
-        """Leave the task to another node."""
-        self._lease = None

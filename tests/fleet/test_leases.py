@@ -13,7 +13,6 @@ import pytest
 
 from braid.core.errors import JobNotFound, PreconditionFailed, StoreUnavailable
 from braid.core.measurement import StageLatency
-from braid.server.fleet.leases import StandingTask
 from braid.server.store.database import failures
 from braid.server.store.records import JobStatus, ModelStatus
 from tests.fleet.nodes import Node
@@ -361,27 +360,6 @@ async def test_a_model_whose_job_died_before_it_served_serves_elsewhere(
 
     assert two.store.find_model("lenet", 1).state is ModelStatus.SERVING
     assert two.models.serving == {("lenet", 1)}
-
-
-async def test_a_standing_task_is_one_node_s_until_it_dies(make_node: MakeNode) -> None:
-    one, two = await make_node("one").start(), await make_node("two").start()
-    await settled(one, two)
-    ones, twos = StandingTask(one.leases, "sweep"), StandingTask(two.leases, "sweep")
-
-    assert [await ones.is_ours(), await twos.is_ours(), await ones.is_ours()] == [True, False, True]
-
-    await one.die()
-    await eventually(twos.is_ours)
-
-
-async def test_a_node_that_has_not_joined_yet_has_no_standing_task(make_node: MakeNode) -> None:
-    node = make_node("one")
-    task = StandingTask(node.leases, "sweep")
-
-    assert not await task.is_ours()
-
-    await node.start()
-    assert await task.is_ours()
 
 
 async def test_measurements_of_a_node_whose_clock_is_ahead_are_forgotten_too(

@@ -67,7 +67,7 @@ async def test_a_sweep_leaves_what_is_needed_and_no_more(two: list[Node], enviro
     await one.files.keep_upload(one.received(b"another that nobody registers"))
     one.age()
 
-    assert await other.sweep.once() == 1
+    assert await other.sweep() == 1
 
     assert made.model.sha256 in key_of(one, environment)
 
@@ -109,7 +109,7 @@ async def _registered(node: Node, name: str, received: ReceivedUpload) -> Regist
 
 async def _sweep_on(node: Node) -> None:
     while True:
-        await node.sweep.once()
+        await node.sweep()
 
 
 async def test_a_flipped_byte_is_refused_and_named(two: list[Node], environment: S3) -> None:
@@ -154,7 +154,7 @@ async def test_s3_that_ends_in_the_middle_of_a_put_leaves_nothing(
     one, other = two
     large = one.received(os.urandom(1 << 20) * 400)
     putting = asyncio.create_task(one.files.keep_upload(large))
-    await asyncio.to_thread(until, lambda: one.files._puts.keys)
+    await asyncio.to_thread(until, lambda: one.files.putting)
     environment.stop()
     try:
         # A server that ends may fail the put first and answer a read: then it counts as full.
@@ -166,7 +166,7 @@ async def test_s3_that_ends_in_the_middle_of_a_put_leaves_nothing(
 
     await one.files.keep_upload(large)
     one.age()
-    await other.sweep.once()
+    await other.sweep()
 
     prefix = one.place.url.removeprefix(f"s3://{environment.bucket}/")
     found = [path for path in environment.objects() if path.startswith(f"{prefix}/")]

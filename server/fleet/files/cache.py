@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -74,14 +73,8 @@ class FileCache:
             self._users[digest] -= 1
             self._users += Counter()  # forgets those without any
 
-    def used(self) -> set[str]:
-        """Digests of what serves or is worked on."""
-        return {*self._serving(), *self._users}
-
-    async def touch(self, path: Path) -> None:
-        """Remember that a file or folder was used now."""
-        with suppress(OSError):
-            await asyncio.to_thread(os.utime, path)
+    def _is_used(self, digest: str) -> bool:
+        return digest in self._users or digest in self._serving()
 
     async def make_room(self, size_bytes: int = 0) -> None:
         """Remove what was not used for longest, until so many bytes more fit or all is in use."""
@@ -104,18 +97,18 @@ class FileCache:
             return any([await self._remove(entry) for entry in entries])
 
     async def _remove(self, entry: _Entry) -> bool:
-        """Remove an entry unless it is in use."""
-        if entry.digest in self.used():
+        """Remove an entry unless it is in use, as what has its turn is: it may ask for room."""
+        if self._is_used(entry.digest):
             return False
         async with self.turns.of(entry.digest):
-            if entry.digest in self.used():
+            if self._is_used(entry.digest):
                 return False
             with suppress(OSError):
-                await asyncio.to_thread(self.remove, entry.path)
+                await asyncio.to_thread(self._unlink, entry.path)
         self._observer.evicted(entry.size_bytes)
         return True
 
-    def remove(self, path: Path) -> None:
+    def _unlink(self, path: Path) -> None:
         """Remove a file, or an artefact as a whole. Blocks."""
         if path.parent == self.folder.artefacts:
             self.folder.remove_artefact(path.name)

@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from braid.core.errors import (
@@ -25,8 +26,8 @@ from braid.core.errors import (
 )
 from braid.core.removal import remove_folder
 from braid.server.fleet.files.cache import FileCache
-from braid.server.fleet.files.kinds import FileKind, exists
-from braid.server.fleet.files.packing import unpack
+from braid.server.fleet.files.kinds import FileKind
+from braid.server.fleet.files.packing import new_file, unpack
 from braid.server.fleet.files.place import ObjectPlace
 from braid.server.fleet.metrics import FileMetrics
 from braid.server.fleet.store import FleetStore
@@ -67,10 +68,11 @@ class Fetches:
         with self._cache.in_use(digest):
             async with self._cache.turns.of(digest), self._at_once:
                 if await asyncio.to_thread(kind.is_sound, folder, digest):
-                    await self._cache.touch(path)
+                    with suppress(OSError):
+                        await asyncio.to_thread(os.utime, path)  # used now
                     self._observer.fetched(kind.name, "cache", 0)
                     return
-                if exists(path):
+                if await asyncio.to_thread(os.path.lexists, path):
                     self._observer.damaged()
                     log.warning("a file of the cache is damaged", extra={"file": str(path)})
                 try:
@@ -81,19 +83,15 @@ class Fetches:
 
     async def _fetch(self, kind: FileKind, digest: str) -> None:
         """Fetch the first object that is sound."""
-        name, store = f"{kind.name}/{digest}", self._store
-        failed: set[str] = set()
-        objects = await store.call(store.find_objects, name)
-        while untried := [entry for entry in objects if entry.key not in failed]:
-            stored = untried[0]
+        store = self._store
+        objects = await store.call(store.find_objects, f"{kind.name}/{digest}")
+        for stored in objects:
             if await self._bring(kind, digest, stored):
                 if stored.state is ObjectState.DAMAGED:  # another server, or network, erred
                     await store.call(store.mark_object, stored.key, ObjectState.PRESENT)
                 self._observer.fetched(kind.name, "shared", stored.size_bytes)
                 return
-            failed.add(stored.key)
             await store.call(store.mark_object, stored.key, ObjectState.DAMAGED)
-            objects = await store.call(store.find_objects, name)  # without what was swept meanwhile
         self._observer.fetched(kind.name, "nowhere", 0)
         if objects:
             keys = ", ".join(entry.key for entry in objects)
@@ -134,15 +132,23 @@ class Fetches:
             InvalidArtefact: it is not what was put.
         """
         part = self._store.folder.new_part()
+        sha256 = hashlib.sha256()
         try:
             with self._disk.writing():
-                download = await asyncio.to_thread(_Download, part)
+                file = await asyncio.to_thread(new_file, part)
+
+                def write(content: memoryview) -> None:
+                    sha256.update(content)
+                    file.write(content)
+
                 try:
-                    await self._place.fetch(stored.key, stored.size_bytes, download.write)
+                    await self._place.fetch(stored.key, stored.size_bytes, write)
                 finally:
-                    await asyncio.to_thread(download.close)
-                if download.sha256 != stored.sha256:
-                    raise InvalidArtefact(f"it has SHA-256 {download.sha256}, not {stored.sha256}")
+                    await asyncio.to_thread(file.close)
+                if sha256.hexdigest() != stored.sha256:
+                    raise InvalidArtefact(
+                        f"it has SHA-256 {sha256.hexdigest()}, not {stored.sha256}"
+                    )
                 await asyncio.to_thread(self._place_in_folder, kind, digest, part)
         finally:
             await asyncio.to_thread(part.unlink, missing_ok=True)
@@ -162,23 +168,3 @@ class Fetches:
             unpacked.rename(path)
         finally:
             remove_folder(unpacked)
-
-
-class _Download:
-    """File that is written and hashed as its bytes come."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-        self._hash = hashlib.sha256()
-
-    def write(self, content: memoryview) -> None:
-        self._hash.update(content)
-        self._file.write(content)
-
-    def close(self) -> None:
-        self._file.close()
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of what was written, in hex."""
-        return self._hash.hexdigest()

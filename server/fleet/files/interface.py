@@ -1,8 +1,6 @@
-"""Errors of shared files, and who sweeps."""
+"""Errors of shared files."""
 
 from __future__ import annotations
-
-from collections.abc import Awaitable, Callable
 
 from braid.core.errors import StoreUnavailable
 
@@ -23,12 +21,3 @@ class FilesGone(StoreUnavailable):
 
     def __init__(self) -> None:
         super().__init__("the shared files of this model were removed meanwhile; try again")
-
-
-MaySweep = Callable[[], Awaitable[bool]]
-"""Returns whether this is the server that sweeps now."""
-
-
-async def always() -> bool:
-    """Return True: any server may sweep at any time."""
-    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,15 +40,6 @@ def _check_samples(path: Path, digest: str) -> None:
         raise InvalidArtefact("the samples were changed")
 
 
-def _check_artefact(path: Path, digest: str) -> None:
-    check_files(path, digest)
-
-
 UPLOAD = FileKind("uploads", StoreFolder.upload, _check_upload)
 SAMPLES = FileKind("samples", StoreFolder.sample_file, _check_samples)
-ARTEFACT = FileKind("artefacts", StoreFolder.artefact, _check_artefact, is_folder=True)
-
-
-def exists(path: Path) -> bool:
-    """True if there is something at a path, also a broken link."""
-    return os.path.lexists(path)
+ARTEFACT = FileKind("artefacts", StoreFolder.artefact, check_files, is_folder=True)

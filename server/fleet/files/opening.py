@@ -1,7 +1,4 @@
-"""Opening the place that servers share files in.
-
-It loads ``obstore``, which the extra ``braid-serve[fleet]`` installs.
-"""
+"""Opening the place that servers share files in, with ``obstore`` of the extra ``[fleet]``."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from braid.core.errors import StartupError
-from braid.server.fleet.files.interface import MaySweep, always
 from braid.server.fleet.metrics import FileMetrics
 from braid.server.fleet.store import FleetStore
 from braid.server.store.shared_files import Files
@@ -24,7 +20,6 @@ def open_files(
     credentials: Path | None = None,
     cache_bytes: int = 0,
     grace_s: float = 3600.0,
-    may_sweep: MaySweep = always,
 ) -> Files:
     """Return the files of a store; the shared place is not asked before ``start``.
 
@@ -36,7 +31,6 @@ def open_files(
         credentials: file with the keys of the shared place; None: the environment has them.
         cache_bytes: most bytes of the cache; 0: no limit.
         grace_s: what no model needs stays in the shared place for so many seconds.
-        may_sweep: returns whether this is the server that sweeps now.
 
     Raises:
         StartupError: there is no such kind of place, or ``obstore`` is missing.
@@ -51,4 +45,4 @@ def open_files(
         ) from error
     place = open_place(url, credentials)
     cache = FileCache(store.folder, cache_bytes, serving, observer)
-    return ObjectFiles(place, store, cache, observer, grace_s, may_sweep)
+    return ObjectFiles(place, store, cache, observer, grace_s)

@@ -1,6 +1,6 @@
 """Artefact folders as one file each: a tar that says nothing but names, sizes and contents.
 
-    folder ──pack──> tar, its SHA-256 ──> an object ──> tar ──unpack──> folder
+    folder ──pack──> tar ──> an object ──> tar ──unpack──> folder
 
 Equal folders make equal tars: names in order, no times, no owners. A tar from elsewhere is not
 trusted with more than flat names and plain files.
@@ -17,27 +17,25 @@ from typing import IO
 
 from braid.core.errors import InvalidArtefact
 from braid.core.regular_file import open_file
-from braid.engine.importer.host.report import file_digest
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _MOST_FILES = 100
 _CHUNK_BYTES = 1 << 20
 
 
-def pack(folder: Path, target: Path) -> str:
-    """Write the files of a folder to a new file; returns its SHA-256 in hex.
+def pack(folder: Path, target: Path) -> None:
+    """Write the files of a folder to a new file.
 
     Raises:
         InvalidArtefact: the folder holds something other than files with plain names.
         OSError: of the disk.
     """
-    with _new(target) as file, tarfile.open(None, "w", file, format=tarfile.GNU_FORMAT) as tar:
+    with new_file(target) as file, tarfile.open(None, "w", file, format=tarfile.GNU_FORMAT) as tar:
         for path in sorted(folder.iterdir()):
             _check_name(path.name)
             if path.is_symlink() or not path.is_file():
                 raise InvalidArtefact(f"the artefact holds {path.name!r}, which is no file")
             _add(tar, path)
-    return file_digest(target)
 
 
 def unpack(source: Path, folder: Path) -> None:
@@ -55,7 +53,7 @@ def unpack(source: Path, folder: Path) -> None:
                 content = tar.extractfile(member) if member.type == tarfile.REGTYPE else None
                 if content is None or count >= _MOST_FILES:
                     raise InvalidArtefact(f"the artefact holds {member.name!r}, which is no file")
-                with _new(folder / member.name) as file:
+                with new_file(folder / member.name) as file:
                     shutil.copyfileobj(content, file, _CHUNK_BYTES)
     except (tarfile.TarError, EOFError) as error:
         raise InvalidArtefact(f"the artefact is no tar: {error}") from error
@@ -76,6 +74,6 @@ def _check_name(name: str) -> None:
         raise InvalidArtefact(f"the artefact holds {name[:100]!r}, which is no plain name")
 
 
-def _new(path: Path) -> IO[bytes]:
+def new_file(path: Path) -> IO[bytes]:
     """Open a new file, readable by its owner only."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")

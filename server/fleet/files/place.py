@@ -14,10 +14,10 @@ import asyncio
 import logging
 import os
 import re
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -207,21 +207,15 @@ class ObjectPlace:
             OSError: ``write`` raised it.
         """
         await self._check(key)
-        begins = iter(range(0, size_bytes, PART_BYTES))
-        waiting: deque[asyncio.Task[obstore.Bytes]] = deque()
-        try:
-            while True:
-                while len(waiting) < PARTS_AT_ONCE and (begin := next(begins, None)) is not None:
-                    end = min(begin + PART_BYTES, size_bytes)
-                    waiting.append(asyncio.create_task(self._range(key, begin, end)))
-                if not waiting:
-                    return
-                part = await self._part(waiting.popleft(), key, size_bytes)
+        meta = await self._watched("look", obstore.head_async(self._store, key))
+        if meta["size"] != size_bytes:
+            raise InvalidArtefact(f"it has {meta['size']} bytes, not {size_bytes}")
+        begins = range(0, size_bytes, PART_BYTES)
+        for first in range(0, len(begins), PARTS_AT_ONCE):
+            some = begins[first : first + PARTS_AT_ONCE]
+            ends = (min(begin + PART_BYTES, size_bytes) for begin in some)
+            for part in await asyncio.gather(*map(partial(self._range, key), some, ends)):
                 await asyncio.to_thread(write, memoryview(part))
-        finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
 
     async def delete(self, keys: Collection[str]) -> None:
         """Delete objects; those that do not exist are deleted already."""
@@ -240,18 +234,6 @@ class ObjectPlace:
                 return False
             if any(_KEY.fullmatch(entry["path"]) for entry in objects):
                 return True
-
-    async def _part(
-        self, coming: asyncio.Task[obstore.Bytes], key: str, size_bytes: int
-    ) -> obstore.Bytes:
-        """Return a range of an object; ranges beyond its end fail in as many ways as there are."""
-        try:
-            return await coming
-        except SharedFilesAway as error:
-            meta = await self._watched("look", obstore.head_async(self._store, key))
-            if meta["size"] != size_bytes:
-                raise InvalidArtefact(f"it has {meta['size']} bytes, not {size_bytes}") from error
-            raise
 
     async def _range(self, key: str, begin: int, end: int) -> obstore.Bytes:
         work = obstore.get_range_async(self._store, key, start=begin, end=end)

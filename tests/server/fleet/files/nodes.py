@@ -17,7 +17,6 @@ from braid.engine.importer.host.report import GRAPH_FILE, WEIGHTS_FILE
 from braid.server.fleet.files.cache import FileCache
 from braid.server.fleet.files.object_files import ObjectFiles
 from braid.server.fleet.files.place import ObjectPlace, open_place
-from braid.server.fleet.files.sweep import FileSweep
 from braid.server.fleet.metrics import FileMetrics
 from braid.server.fleet.store import FleetStore
 from braid.server.store.records import ReceivedUpload, Registration
@@ -72,10 +71,10 @@ class Node:
         self.serving: set[str] = set()
         self.cache = FileCache(self.store.folder, cache_bytes, lambda: self.serving, self.seen)
         self.files = ObjectFiles(place, self.store, self.cache, self.seen, grace_s=3600.0)
-        self.sweep = FileSweep(place, self.store, self.seen, 0.0, self._always)
 
-    async def _always(self) -> bool:
-        return True
+    async def sweep(self, grace_s: float = 0.0) -> int:
+        """Remove what no row needs; returns the number of objects."""
+        return await self.files.sweep(grace_s)
 
     def received(self, content: bytes) -> ReceivedUpload:
         """A file that was received, under its temporary name."""

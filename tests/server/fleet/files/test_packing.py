@@ -51,7 +51,9 @@ def test_equal_folders_make_equal_files(tmp_path: Path) -> None:
     os.utime(other / "a", (1, 1))
     (other / "b").chmod(0o644)
 
-    assert pack(one, tmp_path / "1.tar") == pack(other, tmp_path / "2.tar")
+    pack(one, tmp_path / "1.tar")
+    pack(other, tmp_path / "2.tar")
+
     assert (tmp_path / "1.tar").read_bytes() == (tmp_path / "2.tar").read_bytes()
 
 

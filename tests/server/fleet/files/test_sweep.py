@@ -11,6 +11,7 @@ import pytest
 from braid.core.errors import NotFound
 from braid.server.store.records import JobStatus, ReceivedUpload
 from tests.server.fleet.files.nodes import Node, nodes, objects_in
+from tests.server.fleet.nodes import until
 from tests.server.store.registering import end
 
 MODEL = b"a model"
@@ -62,21 +63,38 @@ async def fetched(node: Node, received: ReceivedUpload) -> bytes:
     return node.store.folder.upload(received.sha256).read_bytes()
 
 
-async def test_a_sweep_that_fails_is_not_the_last_one(two: list[Node]) -> None:
-    sweep, looks = two[0].sweep, 0
+async def test_a_sweep_that_fails_is_not_the_last_one(two: list[Node], tmp_path: Path) -> None:
+    one, _ = two
+    await one.files.keep_upload(one.received(MODEL))
+    delete, tries = one.place.delete, 0
 
-    async def may_sweep() -> bool:
-        nonlocal looks
-        looks += 1
-        if looks == 1:
+    async def deleted(keys: Collection[str]) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
             raise AssertionError("a bug")
-        raise asyncio.CancelledError
+        await delete(keys)
 
-    sweep._may_sweep = may_sweep
-    with pytest.raises(asyncio.CancelledError):
-        await sweep.run(lambda: asyncio.sleep(0), lambda: (set(), set()))
+    one.place.delete = deleted  # type: ignore[method-assign]
+    one.age()
+    one.files._grace_s = 0.06
+    await one.files.start()
+    await until(lambda: objects_in(tmp_path) == [])
+    await one.files.stop()
 
-    assert looks == 2
+    assert tries > 1
+    assert one.seen.failures == ["sweep"]
+
+
+async def test_one_server_sweeps_at_a_time(two: list[Node]) -> None:
+    one, other = two
+    await one.files.keep_upload(one.received(MODEL))
+    one.age(11.0)
+
+    assert [node.store.takes_sweep(10.0) for node in (one, other)] == [True, False]
+
+    one.age(11.0)  # it died
+    assert other.store.takes_sweep(10.0)
 
 
 async def test_what_a_model_needs_stays(two: list[Node], tmp_path: Path) -> None:
@@ -86,7 +104,7 @@ async def test_what_a_model_needs_stays(two: list[Node], tmp_path: Path) -> None
     await one.files.keep_artefact(made.model.sha256)
     one.age()
 
-    assert await other.sweep.once() == 0
+    assert await other.sweep() == 0
     assert len(objects_in(tmp_path)) == 2
 
 
@@ -99,41 +117,58 @@ async def test_an_upload_goes_once_its_job_has_ended_and_an_artefact_with_its_mo
     await one.files.keep_artefact(made.model.sha256)
     end(one.store, made, JobStatus.READY)
     one.age()
-    assert await other.sweep.once() == 1
+    assert await other.sweep() == 1
     assert [path.parent.name for path in objects_in(tmp_path)] == ["artefacts"]
 
     one.store.delete_model("m", 1)
     one.age()
 
-    assert await other.sweep.once() == 1
+    assert await other.sweep() == 1
     assert objects_in(tmp_path) == []
 
 
 async def test_what_nobody_needs_stays_for_the_grace_time(two: list[Node], tmp_path: Path) -> None:
     one, _ = two
     await one.files.keep_upload(one.received(MODEL))
-    one.sweep._grace_s = 100.0
 
-    assert await one.sweep.once() == 0
+    assert await one.sweep(100.0) == 0
     one.age(99.0)
-    assert await one.sweep.once() == 0
+    assert await one.sweep(100.0) == 0
     one.age(2.0)
-    assert await one.sweep.once() == 1
+    assert await one.sweep(100.0) == 1
     assert objects_in(tmp_path) == []
 
 
-async def test_what_a_server_uses_stays_without_a_row(two: list[Node], tmp_path: Path) -> None:
+async def test_what_a_model_needed_a_moment_ago_stays_for_the_grace_time(
+    two: list[Node], tmp_path: Path
+) -> None:
+    """A backup copies objects after the dump that needs them."""
     one, other = two
-    received = one.received(MODEL)
-    await one.files.keep_upload(received)
+    await one.register("m", one.received(MODEL))
+    one.age()
+    assert await other.sweep(100.0) == 0
+    one.store.delete_model("m", 1)
+
+    assert await other.sweep(100.0) == 0
+    one.age(101.0)
+    assert await other.sweep(100.0) == 1
+    assert objects_in(tmp_path) == []
+
+
+async def test_a_put_that_takes_longer_than_the_grace_time_is_not_swept(two: list[Node]) -> None:
+    one, other = two
+    gate = Gate(one)
+    gate.before_put()
+    putting = asyncio.create_task(one.files.keep_upload(one.received(MODEL)))
+    await gate.reached.wait()
     one.age()
 
-    with one.files.in_use(received.sha256):
-        one.store.touch_objects(*one.files._used())
-        other.sweep._grace_s = 100.0
-        assert await other.sweep.once() == 0
+    one.store.touch_objects(one.files.putting)
 
-    assert len(objects_in(tmp_path)) == 1
+    assert await other.sweep(100.0) == 0
+    gate.opened.set()
+    await putting
+    assert one.seen.puts == ["uploads"]
 
 
 async def test_a_sweep_between_put_and_commit_costs_a_second_put(two: list[Node]) -> None:
@@ -141,7 +176,7 @@ async def test_a_sweep_between_put_and_commit_costs_a_second_put(two: list[Node]
     received = one.received(MODEL)
     await one.files.keep_upload(received)
     one.age()
-    assert await other.sweep.once() == 1
+    assert await other.sweep() == 1
 
     await one.store_rows("m", received)
 
@@ -158,13 +193,13 @@ async def test_a_put_that_sleeps_past_a_sweep_is_put_again(two: list[Node]) -> N
     await gate.reached.wait()
     one.age()
 
-    assert await other.sweep.once() == 1
+    assert await other.sweep() == 1
     gate.opened.set()
     await putting
 
     assert await fetched(other, received) == MODEL
     one.age()
-    assert await other.sweep.once() == 0
+    assert await other.sweep() == 0
 
 
 async def test_a_put_that_arrives_after_its_sweep_leaves_nothing(
@@ -177,9 +212,10 @@ async def test_a_put_that_arrives_after_its_sweep_leaves_nothing(
     putting = asyncio.create_task(one.files.keep_upload(received))
     await gate.reached.wait()
     one.age()
-    assert await other.sweep.once() == 1
+    assert await other.sweep(100.0) == 1
     gate.opened.set()
     await putting
+    await other.sweep(100.0)
 
     (left,) = objects_in(tmp_path)  # of the second put
     (row,) = one.store.find_objects(f"uploads/{received.sha256}")
@@ -199,7 +235,7 @@ async def test_a_node_killed_in_a_put_leaves_what_a_sweep_removes(
     assert len(objects_in(tmp_path)) == 1
 
     one.age()
-    await other.sweep.once()
+    await other.sweep()
 
     assert objects_in(tmp_path) == []
 
@@ -219,7 +255,7 @@ async def test_two_nodes_that_put_the_same_leave_one_object(
     assert len(objects_in(tmp_path)) == 2
 
     one.age()
-    await one.sweep.once()
+    await one.sweep()
 
     assert len(objects_in(tmp_path)) == 1
     other.store.folder.upload(received.sha256).unlink()
@@ -234,12 +270,12 @@ async def test_a_sweep_that_sleeps_before_its_deletion_takes_nothing_that_came_l
     one.age()
     gate = Gate(other)
     gate.before_delete()
-    sleeping = asyncio.create_task(other.sweep.once())
+    sleeping = asyncio.create_task(other.sweep())
     await gate.reached.wait()
     received = one.received(MODEL)
     await one.register("m", received)
     one.age()
-    assert await one.sweep.once() == 1  # goes on where the other sleeps
+    assert await one.sweep() == 1  # goes on where the other sleeps
     gate.opened.set()
     await sleeping
 
@@ -257,7 +293,7 @@ async def test_an_object_without_a_row_stays(two: list[Node], tmp_path: Path) ->
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_bytes(b"x")
 
-    assert await one.sweep.once() == 0
+    assert await one.sweep() == 0
 
     assert all((tmp_path / "shared" / key).exists() for key in keys)
 
@@ -269,17 +305,16 @@ async def test_an_object_that_arrives_after_its_deletion_is_deleted_again(
     await one.files.keep_upload(one.received(MODEL))
     (late,) = objects_in(tmp_path)
     one.age()
-    other.sweep._grace_s = 100.0
-    assert await other.sweep.once() == 1
+    assert await other.sweep(100.0) == 1
     late.write_bytes(MODEL)  # by a put that its caller gave up
 
-    assert await other.sweep.once() == 0
+    assert await other.sweep(100.0) == 0
     assert objects_in(tmp_path) == []
 
     one.age(101.0)
-    await other.sweep.once()
+    await other.sweep(100.0)
     late.write_bytes(MODEL)
-    assert await other.sweep.once() == 0
+    assert await other.sweep(100.0) == 0
     assert objects_in(tmp_path) == [late]  # its row is gone
 
 
@@ -293,6 +328,6 @@ async def test_a_registration_that_is_deleted_again_leaves_nothing(
         one.store.find_model("m", 1)
 
     one.age()
-    await other.sweep.once()
+    await other.sweep()
 
     assert objects_in(tmp_path) == []
