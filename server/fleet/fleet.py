@@ -1,7 +1,7 @@
 """One node among the servers that share a store: its leases, files and jobs, and what it follows.
 
     front end ──> Fleet ──> files, registry          what a single server has of its own
-                        ──> Notifications ──> Following ──> Reconciler ──> models of this node
+                        ──> Notifications ──> Following ──> models of this node
 
 Loaded only by servers whose settings say that there may be others.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Collection, Coroutine
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -23,7 +24,6 @@ from braid.server.fleet.leases import Leases
 from braid.server.fleet.loads import Loads
 from braid.server.fleet.metrics import FileMetrics, FollowMetrics, NodeMetrics
 from braid.server.fleet.notifications import ANYTHING, Change, Notifications
-from braid.server.fleet.reconcile import Reconciler
 from braid.server.fleet.registry import FleetRegistry
 from braid.server.fleet.store import FleetStore
 from braid.server.jobs.services import JobServices
@@ -65,7 +65,7 @@ class Fleet:
             cache_bytes=settings.max_cache_bytes or settings.max_store_bytes // 2,
             grace_s=settings.files_grace_seconds,
         )
-        self._reconciler: Reconciler
+        self._following: Following
         self._work: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
         self._background = BackgroundTasks("fleet")
 
@@ -73,15 +73,15 @@ class Fleet:
         self, database: URL, services: JobServices, models: ServingModels, turns: KeyedLocks
     ) -> None:
         """Make what follows the other nodes; ``start`` begins it. ``turns``: of ``ModelLoader``."""
-        metrics, poll_s = FollowMetrics(self._metrics), self._settings.poll_seconds
+        poll_s = self._settings.poll_seconds
         loads = Loads(services, models)
-        runner = self.registry.runner
-        self._reconciler = Reconciler(self._store, models, runner, turns, loads, metrics)
-        following = Following(self._reconciler, metrics, poll_s)
+        runner, observer = self.registry.runner, FollowMetrics(self._metrics)
+        following = Following(self._store, models, runner, turns, loads, observer)
+        self._following = following
         notifications = Notifications(database, poll_s)
         notifications.subscribe(following.hear)
         notifications.subscribe(self._hear_of_jobs)
-        self._work = notifications.run, following.run, self.registry.run
+        self._work = notifications.run, partial(following.run, poll_s), self.registry.run
 
     async def join(self, device_keys: str, grpc_port: int) -> None:
         """Become one of the nodes.
@@ -118,4 +118,4 @@ class Fleet:
         Raises:
             StoreUnavailable: the database is away.
         """
-        await self._reconciler.catch_up(name, has_turn=has_turn)
+        await self._following.catch_up(name, has_turn=has_turn)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from time import monotonic
 
@@ -22,7 +22,7 @@ from braid.core.errors import (
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.services import JobServices
 from braid.server.models.serving_models import ServingModels
-from braid.server.store.records import ModelVersion
+from braid.server.store.records import ModelStatus, ModelVersion
 
 log = logging.getLogger("braid.fleet")
 
@@ -65,13 +65,13 @@ class Loads:
 
     def is_due(self, row: ModelVersion) -> bool:
         """True if a version that does not answer is to be loaded now."""
-        failure = self._failures.get((row.name, row.version))
-        return failure is None or not failure.row.is_same(row) or self._clock() >= failure.again_at
+        failure = self._failure(row)
+        return failure is None or self._clock() >= failure.again_at
 
     def is_delayed(self, row: ModelVersion) -> bool:
         """True if the last load failed because the files or the device were away."""
-        failure = self._failures.get((row.name, row.version))
-        return failure is not None and failure.is_passing and failure.row.is_same(row)
+        failure = self._failure(row)
+        return failure is not None and failure.is_passing
 
     @property
     def next_s(self) -> float | None:
@@ -80,8 +80,13 @@ class Loads:
         times = [self._failures[key].again_at for key in waiting]
         return max(0.0, min(times) - self._clock()) if times else None
 
-    def keep(self, is_wanted: Callable[[ModelVersion], bool]) -> None:
-        """Cancel the loads of versions that are not wanted any more; forget their failures."""
+    def keep(self, stored: Mapping[str, Mapping[int, ModelVersion]]) -> None:
+        """Cancel the loads of versions that are not to answer any more; forget their failures."""
+
+        def is_wanted(row: ModelVersion) -> bool:
+            now = stored.get(row.name, {}).get(row.version)
+            return now is not None and now.state is ModelStatus.SERVING and now.is_same(row)
+
         for row, task in self._running.values():
             if not is_wanted(row):
                 task.cancel()
@@ -117,30 +122,34 @@ class Loads:
             folder = self.services.store.folder  # the next try fetches it again
             await asyncio.to_thread(folder.remove_artefact, row.artefact)
             self._failed(row, error)
-        except BraidError as error:
-            self._failed(row, error)
         except Exception as error:
-            where = {"model": row.name, "version": row.version}
-            log.error("a model is not loaded", exc_info=error, extra=where)
-            self._failed(row, WorkerFault("internal error; the server's log has more"))
+            self._failed(row, error)
         else:
             self._failures.pop((row.name, row.version), None)
             log.info("serves as on other nodes", extra={"model": row.name, "version": row.version})
+
+    def _failure(self, row: ModelVersion) -> _Failure | None:
+        failure = self._failures.get((row.name, row.version))
+        return failure if failure is not None and failure.row.is_same(row) else None
 
     def _answers(self, row: ModelVersion) -> bool:
         replicas = self._models.served_version(row.name, row.version)
         return replicas is not None and replicas.any.model.is_same(row)
 
-    def _failed(self, row: ModelVersion, error: BraidError) -> None:
+    def _failed(self, row: ModelVersion, error: Exception) -> None:
         """Note a failure, unless the version answers: its schedules are looked at by themselves."""
+        facts = {"model": row.name, "version": row.version}
+        if not isinstance(error, BraidError):
+            log.error("a model is not loaded", exc_info=error, extra=facts)
+            error = WorkerFault("internal error; the server's log has more")
         if self._answers(row):
             return
-        before = self._failures.get((row.name, row.version))
-        count = before.count if before is not None and before.row.is_same(row) else 0
+        before = self._failure(row)
+        count = 0 if before is None else before.count
         pause_s = AGAIN_S[min(count, len(AGAIN_S) - 1)]
         is_passing = isinstance(error, Unavailable)
         failure = _Failure(row, count + 1, self._clock() + pause_s, is_passing)
         self._failures[row.name, row.version] = failure
         self._models.restored(row, error)
-        facts = {"model": row.name, "version": row.version, "reason": str(error)}
-        log.error("a model does not serve here", extra={**facts, "again_in_s": pause_s})
+        extra = {**facts, "reason": str(error), "again_in_s": pause_s}
+        log.error("a model does not serve here", extra=extra)

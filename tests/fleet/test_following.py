@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,8 +11,6 @@ import pytest
 from sqlalchemy import make_url
 
 from braid.core.errors import StoreUnavailable
-from braid.server.fleet.following import Following
-from braid.server.fleet.metrics import FollowMetrics
 from braid.server.fleet.notifications import Change, Notifications
 from braid.server.store.serving_config import ServingConfig
 from tests.fleet.postgres import Postgres
@@ -23,23 +21,12 @@ pytestmark = pytest.mark.fleet
 NEVER_S = 3600.0
 
 
-class Looks(FollowMetrics):
-    """Counts looks by whether the database answered."""
-
-    def __init__(self) -> None:
-        self.done: list[bool] = []
-
-    def looked(self, is_done: bool) -> None:
-        self.done.append(is_done)
-
-
 class Follower:
     """A node that follows by itself."""
 
     def __init__(self, name: str, folder: Path, url: str) -> None:
         database = make_url(url)
         self.node = Node(name, folder, database)
-        self.looks = Looks()
         self.heard: list[Change] = []
         self.notifications = Notifications(database, 0.5)
         self.notifications.subscribe(self.heard.append)
@@ -47,15 +34,14 @@ class Follower:
 
     async def start(self, *, poll_seconds: float = NEVER_S, hears: bool = True) -> None:
         await self.node.start()
-        following = Following(self.node.reconciler, self.looks, poll_seconds)
-        work: list[Callable[[], Awaitable[None]]] = [following.run]
+        work = [self.node.following.run(poll_seconds)]
         if hears:
-            self.notifications.subscribe(following.hear)
-            work.append(self.notifications.run)
-        self._tasks = [asyncio.ensure_future(each()) for each in work]
+            self.notifications.subscribe(self.node.following.hear)
+            work.append(self.notifications.run())
+        self._tasks = [asyncio.ensure_future(each) for each in work]
         if hears:
             await until(lambda: bool(self.heard))  # it listens
-        await until(lambda: bool(self.looks.done))
+        await until(lambda: bool(self.node.followed.looks))
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -141,7 +127,7 @@ async def test_everything_serves_on_while_the_database_is_away(
 
     postgres_server.stop()
     try:
-        await until(lambda: not b.looks.done[-1])
+        await until(lambda: not b.node.followed.looks[-1])
         assert b.node.answering == {("net", 1)}
         with pytest.raises(StoreUnavailable):
             await b.node.loader.unload("net")
@@ -150,8 +136,8 @@ async def test_everything_serves_on_while_the_database_is_away(
         postgres_server.start()
 
     for each in pair:
-        each.looks.done.clear()
-    await until(lambda: all(any(each.looks.done) for each in pair))
+        each.node.followed.looks.clear()
+    await until(lambda: all(any(each.node.followed.looks) for each in pair))
     await until(lambda: any(each.what == "" for each in b.heard[1:]))  # it listens again
     await a.node.loader.unload("net")
     await until(lambda: b.node.answering == set())

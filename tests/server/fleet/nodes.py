@@ -18,9 +18,9 @@ from sqlalchemy import URL
 from braid.core.errors import DamagedArtefact
 from braid.server.devices.pool import Devices
 from braid.server.fleet.files.interface import SharedFilesAway
+from braid.server.fleet.following import Following
 from braid.server.fleet.loads import Loads
 from braid.server.fleet.metrics import FollowMetrics
-from braid.server.fleet.reconcile import Reconciler
 from braid.server.fleet.store import FleetStore
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
@@ -41,7 +41,11 @@ class Counted(FollowMetrics):
 
     def __init__(self) -> None:
         self.lags_s: list[float | None] = []
+        self.looks: list[bool] = []  # whether the database answered
         self.failures = 0
+
+    def looked(self, is_done: bool) -> None:
+        self.looks.append(is_done)
 
     def applied(self, lag_s: float | None) -> None:
         self.lags_s.append(lag_s)
@@ -100,9 +104,9 @@ class Node:
         self.policies = VersionPolicies(self.store, self.models, self.loader)
         self.clock_s = 0.0
         self.followed = Counted()
-        loads = Loads(services, self.models, lambda: self.clock_s)
-        self.reconciler = Reconciler(
-            self.store, self.models, runner, self.loader.turns, loads, self.followed
+        self.loads = Loads(services, self.models, lambda: self.clock_s)
+        self.following = Following(
+            self.store, self.models, runner, self.loader.turns, self.loads, self.followed
         )
 
     def _version_serves(self, name: str, version: int) -> None:
@@ -110,20 +114,20 @@ class Node:
             self.policies.version_serves(name)
 
     async def _catch_up(self, name: str, *, has_turn: bool = False) -> None:
-        await self.reconciler.catch_up(name, has_turn=has_turn)
+        await self.following.catch_up(name, has_turn=has_turn)
 
     async def start(self) -> None:
         await self.policies.restore()
         await self.runner.start()
 
     async def stop(self) -> None:
-        await self.reconciler.stop()
+        await self.following.stop()
         await self.server.stop()
 
     async def look(self) -> None:
         """Look, and wait until what was begun has ended."""
-        await self.reconciler.look()
-        await self.reconciler.settled()
+        await self.following.look()
+        await self.following.settled()
 
     async def register(self, name: str, content: bytes, **options: object) -> Registration:
         """Register, and wait for the end of the job."""

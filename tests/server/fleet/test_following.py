@@ -300,7 +300,7 @@ async def test_a_load_that_fails_is_said_and_tried_again_later(nodes: tuple[Node
     await b.look()
 
     assert "no room on cpu" in b.models.as_seen(b.version("net", 1)).message
-    assert b.reconciler.next_load_s == 1.0
+    assert b.loads.next_s == 1.0
     assert b.followed.lags_s == []  # it is not applied
     b.device.refusal = None
     await b.look()
@@ -308,7 +308,7 @@ async def test_a_load_that_fails_is_said_and_tried_again_later(nodes: tuple[Node
     b.clock_s += 1.0
     await b.look()
     assert b.answering == {("net", 1)}
-    assert b.reconciler.next_load_s is None
+    assert b.loads.next_s is None
     assert len(b.followed.lags_s) == 1
 
 
@@ -326,7 +326,7 @@ async def test_a_load_that_ends_without_the_database_gets_its_schedules_later(
         await b.look()
     assert b.answering == {("net", 1)}
     assert b.models.all_served()[0].chosen == {}
-    assert b.reconciler.next_load_s is None
+    assert b.loads.next_s is None
 
     await b.look()
 
@@ -361,7 +361,7 @@ async def test_a_change_elsewhere_ends_a_load(nodes: tuple[Node, Node], change: 
         await asyncio.Future()
 
     b.files.before_fetching = fetch_for_ever
-    await b.reconciler.look()
+    await b.following.look()
     await is_fetching.wait()
 
     await (a.loader.unload("net") if change == "unload" else a.policies.delete("net", ""))
