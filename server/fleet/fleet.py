@@ -75,8 +75,8 @@ class Fleet:
         """Make what follows the other nodes; ``start`` begins it. ``turns``: of ``ModelLoader``."""
         poll_s = self._settings.poll_seconds
         loads = Loads(services, models)
-        runner, observer = self.registry.runner, FollowMetrics(self._metrics)
-        following = Following(self._store, models, runner, turns, loads, observer)
+        metrics, runner = FollowMetrics(self._metrics), self.registry.runner
+        following = Following(self._store, models, runner, turns, loads, metrics)
         self._following = following
         notifications = Notifications(database, poll_s)
         notifications.subscribe(following.hear)

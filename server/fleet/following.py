@@ -68,7 +68,7 @@ class Following:
         jobs: JobRunner,
         turns: KeyedLocks,
         loads: Loads,
-        observer: FollowMetrics,
+        metrics: FollowMetrics,
     ) -> None:
         """Look at nothing yet; ``turns`` are those of ``ModelLoader``, by name."""
         self._store = store
@@ -77,7 +77,7 @@ class Following:
         self._jobs = jobs
         self._turns = turns
         self._loads = loads
-        self._observer = observer
+        self._metrics = metrics
         self._heard = asyncio.Event()
         self._made_at: float | None = None  # of the oldest change heard since the last look
         self._looked_at: float | None = None  # begin of the last look that was answered
@@ -132,7 +132,7 @@ class Following:
             if self._is_away:
                 log.info("the database is followed again")
             self._is_away, self._looked_at = False, began
-        self._observer.looked(not self._is_away)
+        self._metrics.looked(not self._is_away)
 
     async def look(self, made_at: float | None = None) -> None:
         """Read what is wanted and begin to make it so; returns before that is done.
@@ -189,14 +189,14 @@ class Following:
                 try:
                     is_done = await self._in_turn(name)
                 except Exception as error:
-                    self._observer.failed()
+                    self._metrics.failed()
                     facts = {"model": name, "reason": str(error)}
                     is_bug = not isinstance(error, BraidError)
                     log.warning("not followed", extra=facts, exc_info=is_bug)
                 else:
                     if is_done:
                         since = self._since.pop(name, None)
-                        self._observer.applied(None if since is None else monotonic() - since)
+                        self._metrics.applied(None if since is None else monotonic() - since)
         finally:
             del self._tasks[name]
 

@@ -57,11 +57,11 @@ class _Held:
 class Leases:
     """Leases of this node. Belongs to the event loop, but for the beat's part."""
 
-    def __init__(self, store: FleetStore, lease_seconds: float, observer: NodeMetrics) -> None:
+    def __init__(self, store: FleetStore, lease_seconds: float, metrics: NodeMetrics) -> None:
         """Hold nothing yet."""
         self.seconds = lease_seconds
+        self.metrics = metrics
         self._store = store
-        self._observer = observer
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()  # of ``_held``: the beat reads it, and sets ``until``
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -107,7 +107,7 @@ class Leases:
         """Renew a lease from now on; ``work`` is told how it fares."""
         with self._lock:
             self._held[lease.name] = _Held(lease, work, lease.asked_at + self.seconds)
-        self._observer.leases_held(len(self._held))
+        self.metrics.held.set(len(self._held))
 
     def drop(self, lease: Lease, *, was_refused: bool = False) -> None:
         """Renew a lease no more: its work has ended, or a write under it was refused."""
@@ -116,8 +116,8 @@ class Leases:
             if held is not None and held.lease == lease:
                 del self._held[lease.name]
         if was_refused:
-            self._observer.write_refused()
-        self._observer.leases_held(len(self._held))
+            self.metrics.refused.inc()
+        self.metrics.held.set(len(self._held))
 
     @asynccontextmanager
     async def owning(self, name: str, waiting: Callable[[], None]) -> AsyncIterator[Lease]:
@@ -170,9 +170,6 @@ class Leases:
         self._notified.set()
         self._notified = asyncio.Event()
 
-    def taken_over(self) -> None:
-        self._observer.taken_over()
-
     # Beats, in their thread.
 
     def _to_renew(self) -> Collection[Lease]:
@@ -202,7 +199,7 @@ class Leases:
 
     def _tell(self, leases: Collection[Lease], beat: Beat) -> None:
         """Resume work whose lease had lapsed and is renewed; end work whose lease is lost."""
-        self._observer.nodes_alive(beat.alive)
+        self.metrics.alive.set(beat.alive)
         for lease in leases:
             held = self._held.get(lease.name)
             if held is None or held.lease != lease:
@@ -214,7 +211,7 @@ class Leases:
                         held.work.resumed()
             else:
                 log.warning("lease lost to another node", extra={"lease": lease.name})
-                self._observer.lease_lost()
+                self.metrics.lost.inc()
                 self.drop(lease)
                 if held.work is not None:
                     held.work.lost()

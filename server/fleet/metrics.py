@@ -15,40 +15,16 @@ class NodeMetrics:
     """Leases and nodes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._held = Gauge(
-            "braid_fleet_leases_held", "Leases that this node holds", registry=registry
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self.held = gauge("braid_fleet_leases_held", "Leases that this node holds")
+        self.alive = gauge("braid_fleet_nodes", "Nodes that share the database and live")
+        self.lost = counter("braid_fleet_leases_lost", "Leases that other nodes took over")
+        self.refused = counter(
+            "braid_fleet_writes_refused", "Writes that were refused, as another node had the lease"
         )
-        self._alive = Gauge(
-            "braid_fleet_nodes", "Nodes that share the database and live", registry=registry
+        self.takeovers = counter(
+            "braid_fleet_takeovers", "Jobs that this node took over from others"
         )
-        self._lost = Counter(
-            "braid_fleet_leases_lost", "Leases that other nodes took over", registry=registry
-        )
-        self._refused = Counter(
-            "braid_fleet_writes_refused",
-            "Writes that were refused, as another node had the lease",
-            registry=registry,
-        )
-        self._taken_over = Counter(
-            "braid_fleet_takeovers",
-            "Jobs that this node took over from others",
-            registry=registry,
-        )
-
-    def leases_held(self, count: int) -> None:
-        self._held.set(count)
-
-    def nodes_alive(self, count: int) -> None:
-        self._alive.set(count)
-
-    def lease_lost(self) -> None:
-        self._lost.inc()
-
-    def write_refused(self) -> None:
-        self._refused.inc()
-
-    def taken_over(self) -> None:
-        self._taken_over.inc()
 
 
 class FollowMetrics:
@@ -90,11 +66,11 @@ class FileMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
-        self._cache_bytes = gauge("braid_fleet_cache_bytes", "Files in the cache of shared files")
-        self._cache_files = gauge(
+        self.cache_bytes = gauge("braid_fleet_cache_bytes", "Files in the cache of shared files")
+        self.cache_files = gauge(
             "braid_fleet_cache_files", "Number of files and artefacts in the cache"
         )
-        self._evictions = counter(
+        self.evictions = counter(
             "braid_fleet_cache_evictions", "Files that left the cache to make room"
         )
         self._fetches = counter(
@@ -103,27 +79,20 @@ class FileMetrics:
         self._fetched_bytes = counter("braid_fleet_fetched_bytes", "Bytes fetched into the cache")
         self._puts = counter("braid_fleet_puts", "Files put into the shared place", ("kind",))
         self._put_bytes = counter("braid_fleet_put_bytes", "Bytes put into the shared place")
-        self._failures = counter(
+        self.failures = counter(
             "braid_fleet_file_failures", "Puts, fetches and sweeps that failed", ("operation",)
         )
-        self._damages = counter(
+        self.damages = counter(
             "braid_fleet_damaged_files", "Objects and cached files that were not what was put"
         )
-        self._sweeps = counter("braid_fleet_sweeps", "Sweeps of the shared place by this server")
-        self._removed = counter("braid_fleet_objects_removed", "Objects that sweeps removed")
+        self.sweeps = counter("braid_fleet_sweeps", "Sweeps of the shared place by this server")
+        self.removed = counter("braid_fleet_objects_removed", "Objects that sweeps removed")
         for kind in KINDS:  # rates need the zeros
             self._puts.labels(kind)
             for source in SOURCES:
                 self._fetches.labels(kind, source)
         for operation in OPERATIONS:
-            self._failures.labels(operation)
-
-    def cache_is(self, size_bytes: int, count: int) -> None:
-        self._cache_bytes.set(size_bytes)
-        self._cache_files.set(count)
-
-    def evicted(self, size_bytes: int) -> None:
-        self._evictions.inc()
+            self.failures.labels(operation)
 
     def fetched(self, kind: str, source: str, size_bytes: int) -> None:
         """Count a file that was asked for, and where it came from."""
@@ -133,13 +102,3 @@ class FileMetrics:
     def put(self, kind: str, size_bytes: int) -> None:
         self._puts.labels(kind).inc()
         self._put_bytes.inc(size_bytes)
-
-    def failed(self, operation: str) -> None:
-        self._failures.labels(operation).inc()
-
-    def damaged(self) -> None:
-        self._damages.inc()
-
-    def swept(self, count: int) -> None:
-        self._sweeps.inc()
-        self._removed.inc(count)

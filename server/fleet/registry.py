@@ -147,7 +147,7 @@ class FleetRegistry(Registry):
             return
         log.info("job taken over", extra={**facts, "fence": claimed.lease.fence})
         if claimed.lease.fence > 1:
-            self._leases.taken_over()
+            self._leases.metrics.takeovers.inc()
         self._begin(job, model, claimed.lease)
 
     async def add_missing_jobs(self) -> None:

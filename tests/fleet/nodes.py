@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
 from sqlalchemy import make_url
 
 from braid.server.fleet.files.opening import open_files
@@ -19,28 +20,6 @@ from tests.server.fleet.files.nodes import Observed
 from tests.server.jobs.fakes import Server
 
 LEASE_SECONDS = 1.0
-
-
-class LeaseCounts(NodeMetrics):
-    """Remembers what happened to leases."""
-
-    def __init__(self) -> None:
-        self.held = self.alive = self.lost = self.refused = self.took = 0
-
-    def leases_held(self, count: int) -> None:
-        self.held = count
-
-    def nodes_alive(self, count: int) -> None:
-        self.alive = count
-
-    def lease_lost(self) -> None:
-        self.lost += 1
-
-    def write_refused(self) -> None:
-        self.refused += 1
-
-    def taken_over(self) -> None:
-        self.took += 1
 
 
 class Node(Server):
@@ -60,7 +39,7 @@ class Node(Server):
         super().__init__(folder / name, make_url(url), FleetStore)
         self.name = name
         self.device.device_key = device_key
-        self.counts = LeaseCounts()
+        self.counts = NodeMetrics(CollectorRegistry())
         self.leases = Leases(self.store, lease_seconds, self.counts)
         self.seen = Observed()
         files = open_files(str(folder / "shared"), self.store, self.seen, set)

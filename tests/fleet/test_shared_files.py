@@ -145,7 +145,7 @@ async def test_without_s3_calls_say_so_in_bounded_time_and_go_on_when_it_is_back
     assert away.value.retry_after_s
     await other.files.fetch_upload(made.model.sha256)
     await one.register("n", one.received(b"another"))
-    assert (one.seen.failures, other.seen.failures) == (["put"], ["fetch"])
+    assert (one.seen.failed, other.seen.failed) == (["put"], ["fetch"])
 
 
 async def test_s3_that_ends_in_the_middle_of_a_put_leaves_nothing(

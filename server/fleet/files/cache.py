@@ -43,7 +43,7 @@ class FileCache:
         folder: StoreFolder,
         limit_bytes: int,
         serving: Callable[[], Collection[str]],
-        observer: FileMetrics,
+        metrics: FileMetrics,
     ) -> None:
         """Look after ``folder``.
 
@@ -58,7 +58,7 @@ class FileCache:
         """By digest: fetches and removals of its files take turns."""
         self._limit_bytes = limit_bytes
         self._serving = serving
-        self._observer = observer
+        self._metrics = metrics
         self._users: Counter[str] = Counter()
         self._making_room = asyncio.Lock()
         self._is_exceeded = False
@@ -87,7 +87,8 @@ class FileCache:
                 if await self._remove(entry):
                     total -= entry.size_bytes
                     entries.remove(entry)
-            self._observer.cache_is(total, len(entries))
+            self._metrics.cache_bytes.set(total)
+            self._metrics.cache_files.set(len(entries))
             self._tell_exceeded(total + size_bytes)
 
     async def remove_unused(self) -> bool:
@@ -105,7 +106,7 @@ class FileCache:
                 return False
             with suppress(OSError):
                 await asyncio.to_thread(self._unlink, entry.path)
-        self._observer.evicted(entry.size_bytes)
+        self._metrics.evictions.inc()
         return True
 
     def _unlink(self, path: Path) -> None:

@@ -46,12 +46,12 @@ class Fetches:
     """Fetches of one server. Belongs to the event loop."""
 
     def __init__(
-        self, place: ObjectPlace, store: FleetStore, cache: FileCache, observer: FileMetrics
+        self, place: ObjectPlace, store: FleetStore, cache: FileCache, metrics: FileMetrics
     ) -> None:
         self._place = place
         self._store = store
         self._cache = cache
-        self._observer = observer
+        self._metrics = metrics
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._disk = DiskWatch(store.folder.root)
 
@@ -70,15 +70,15 @@ class Fetches:
                 if await asyncio.to_thread(kind.is_sound, folder, digest):
                     with suppress(OSError):
                         await asyncio.to_thread(os.utime, path)  # used now
-                    self._observer.fetched(kind.name, "cache", 0)
+                    self._metrics.fetched(kind.name, "cache", 0)
                     return
                 if await asyncio.to_thread(os.path.lexists, path):
-                    self._observer.damaged()
+                    self._metrics.damages.inc()
                     log.warning("a file of the cache is damaged", extra={"file": str(path)})
                 try:
                     await self._fetch(kind, digest)
                 except (StoreUnavailable, ResourceExhausted):
-                    self._observer.failed("fetch")
+                    self._metrics.failures.labels("fetch").inc()
                     raise
 
     async def _fetch(self, kind: FileKind, digest: str) -> None:
@@ -89,10 +89,10 @@ class Fetches:
             if await self._bring(kind, digest, stored):
                 if stored.state is ObjectState.DAMAGED:  # another server, or network, erred
                     await store.call(store.mark_object, stored.key, ObjectState.PRESENT)
-                self._observer.fetched(kind.name, "shared", stored.size_bytes)
+                self._metrics.fetched(kind.name, "shared", stored.size_bytes)
                 return
             await store.call(store.mark_object, stored.key, ObjectState.DAMAGED)
-        self._observer.fetched(kind.name, "nowhere", 0)
+        self._metrics.fetched(kind.name, "nowhere", 0)
         if objects:
             keys = ", ".join(entry.key for entry in objects)
             raise DamagedArtefact(f"the shared files {self._place.url} lost or changed {keys}")
@@ -108,7 +108,7 @@ class Fetches:
             except InvalidArtefact as error:
                 extra = {"object": stored.key, "reason": str(error)}
                 log.error("a shared file is damaged", extra=extra)
-                self._observer.damaged()
+                self._metrics.damages.inc()
             else:
                 return True
         return False

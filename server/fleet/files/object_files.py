@@ -56,7 +56,7 @@ class ObjectFiles(Files):
         place: ObjectPlace,
         store: FleetStore,
         cache: FileCache,
-        observer: FileMetrics,
+        metrics: FileMetrics,
         grace_s: float,
     ) -> None:
         """Ask nothing yet; what no row needs is removed from the place after ``grace_s``."""
@@ -64,9 +64,9 @@ class ObjectFiles(Files):
         self._place = place
         self._store = store
         self._cache = cache
-        self._observer = observer
+        self._metrics = metrics
         self._grace_s = grace_s
-        self._fetches = Fetches(place, store, cache, observer)
+        self._fetches = Fetches(place, store, cache, metrics)
         self._turns = KeyedLocks()  # by name: this server puts a file once at a time
         self._disk = DiskWatch(store.folder.root)
         self._background = BackgroundTasks("shared-files")
@@ -142,7 +142,8 @@ class ObjectFiles(Files):
         await store.call(store.forget_objects, condemned, grace_s)
         count = len(set(condemned) - self._deleted)  # rows are kept for the grace time
         self._deleted = set(condemned)
-        self._observer.swept(count)
+        self._metrics.sweeps.inc()
+        self._metrics.removed.inc(count)
         if count:
             log.info("removed shared files of no use", extra={"count": count})
         return count
@@ -158,10 +159,10 @@ class ObjectFiles(Files):
                 if await store.call(store.takes_sweep, pause_s):
                     await self.sweep(self._grace_s)
             except BraidError as error:
-                self._observer.failed("sweep")
+                self._metrics.failures.labels("sweep").inc()
                 log.warning("the shared files were not swept: %s", error)
             except Exception:
-                self._observer.failed("sweep")
+                self._metrics.failures.labels("sweep").inc()
                 log.exception("the shared files were not swept")
 
     async def _claim(self) -> None:
@@ -204,12 +205,12 @@ class ObjectFiles(Files):
             await self._place.put(key, file)
             is_safe = await store.call(store.finish_object, key)
         except BraidError:
-            self._observer.failed("put")
+            self._metrics.failures.labels("put").inc()
             raise
         finally:
             self.putting.discard(key)
         if is_safe:
-            self._observer.put(kind.name, size_bytes)
+            self._metrics.put(kind.name, size_bytes)
         return is_safe
 
     @asynccontextmanager

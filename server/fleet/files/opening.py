@@ -14,7 +14,7 @@ from braid.server.store.shared_files import Files
 def open_files(
     url: str,
     store: FleetStore,
-    observer: FileMetrics,
+    metrics: FileMetrics,
     serving: Callable[[], Collection[str]],
     *,
     credentials: Path | None = None,
@@ -26,7 +26,7 @@ def open_files(
     Args:
         url: of the shared place: a folder, s3://, gs:// or az://.
         store: of this server.
-        observer: told what happens to shared files.
+        metrics: of shared files.
         serving: returns the digests of the models that serve: their files stay in the cache.
         credentials: file with the keys of the shared place; None: the environment has them.
         cache_bytes: most bytes of the cache; 0: no limit.
@@ -44,5 +44,5 @@ def open_files(
             f"shared files need obstore ({error}): pip install 'braid-serve[fleet]'"
         ) from error
     place = open_place(url, credentials)
-    cache = FileCache(store.folder, cache_bytes, serving, observer)
-    return ObjectFiles(place, store, cache, observer, grace_s)
+    cache = FileCache(store.folder, cache_bytes, serving, metrics)
+    return ObjectFiles(place, store, cache, metrics, grace_s)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from safetensors.numpy import save
 from sqlalchemy import URL, text
 
@@ -17,30 +18,26 @@ from braid.engine.importer.host.report import GRAPH_FILE, WEIGHTS_FILE
 from braid.server.fleet.files.cache import FileCache
 from braid.server.fleet.files.object_files import ObjectFiles
 from braid.server.fleet.files.place import ObjectPlace, open_place
-from braid.server.fleet.metrics import FileMetrics
+from braid.server.fleet.metrics import OPERATIONS, FileMetrics
 from braid.server.fleet.store import FleetStore
 from braid.server.store.records import ReceivedUpload, Registration
 from tests.server.fleet.files.reports import write_report
 from tests.server.store.shared_sqlite import let_others_open
 
 
+def value(metric: Counter | Gauge) -> float:
+    """What a counter or gauge says."""
+    [family] = metric.collect()
+    return float(family.samples[0].value)
+
+
 class Observed(FileMetrics):
-    """What an observer was told."""
+    """Remembers which files were fetched and put."""
 
     def __init__(self) -> None:
-        self.cache_bytes = self.cache_count = 0
-        self.evictions: list[int] = []
+        super().__init__(CollectorRegistry())
         self.fetches: list[tuple[str, str]] = []
         self.puts: list[str] = []
-        self.failures: list[str] = []
-        self.damages = 0
-        self.sweeps: list[int] = []
-
-    def cache_is(self, size_bytes: int, count: int) -> None:
-        self.cache_bytes, self.cache_count = size_bytes, count
-
-    def evicted(self, size_bytes: int) -> None:
-        self.evictions.append(size_bytes)
 
     def fetched(self, kind: str, source: str, size_bytes: int) -> None:
         self.fetches.append((kind, source))
@@ -48,14 +45,10 @@ class Observed(FileMetrics):
     def put(self, kind: str, size_bytes: int) -> None:
         self.puts.append(kind)
 
-    def failed(self, operation: str) -> None:
-        self.failures.append(operation)
-
-    def damaged(self) -> None:
-        self.damages += 1
-
-    def swept(self, count: int) -> None:
-        self.sweeps.append(count)
+    @property
+    def failed(self) -> list[str]:
+        """Operations that failed, each as often as it did."""
+        return [name for name in OPERATIONS for _ in range(int(value(self.failures.labels(name))))]
 
 
 class Node:

@@ -83,7 +83,7 @@ async def test_a_sweep_that_fails_is_not_the_last_one(two: list[Node], tmp_path:
     await one.files.stop()
 
     assert tries > 1
-    assert one.seen.failures == ["sweep"]
+    assert one.seen.failed == ["sweep"]
 
 
 async def test_one_server_sweeps_at_a_time(two: list[Node]) -> None:
