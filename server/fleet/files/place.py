@@ -1,6 +1,6 @@
 """The shared place: an object store (S3, GCS, Azure) or a folder that all servers reach.
 
-    put     small: one conditional request; large: in parts, some at once
+    put     small: one request; large: in parts, some at once
     fetch   in ranges, some at once, handed on in their order
     claim   an object that says whose place it is
 
@@ -11,7 +11,6 @@ few times; after ``RETRY_SECONDS`` the place counts as away.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
@@ -42,13 +41,21 @@ from braid.server.fleet.files.interface import SharedFilesAway
 if TYPE_CHECKING:  # they exist for checkers only
     from obstore.store import ClientConfig, RetryConfig
 
-log = logging.getLogger("braid.files")
-
 PART_BYTES = 8 << 20
 PARTS_AT_ONCE = 4
 MOST_PARTS = 9000  # S3 takes 10,000
 
-CONNECT_SECONDS, REQUEST_SECONDS, RETRY_SECONDS, RETRIES = 3.0, 60.0, 15.0, 3
+CONNECT_SECONDS, REQUEST_SECONDS, RETRY_SECONDS = 3.0, 60.0, 15.0
+
+_RETRIES: RetryConfig = {
+    "max_retries": 3,
+    "retry_timeout": timedelta(seconds=RETRY_SECONDS),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=200),
+        "max_backoff": timedelta(seconds=2),
+        "base": 2,
+    },
+}
 
 MARKER = "braid-fleet"
 """Key of the object that names the database whose files lie here."""
@@ -83,8 +90,8 @@ def open_place(url: str, credentials: Path | None = None) -> ObjectPlace:
         config: Any = {
             name.lower(): value for name, value in given.items() if not name.endswith(_HTTP)
         }
-        options, retries = _client_options(given), _retry_config()
-        store = from_url(url, config=config, client_options=options, retry_config=retries)
+        options = _client_options(given)
+        store = from_url(url, config=config, client_options=options, retry_config=_RETRIES)
         return ObjectPlace(url, store)
     except Exception as error:  # of many kinds: keys of the configuration, values, URLs
         raise StartupError(
@@ -99,18 +106,6 @@ def _client_options(given: Mapping[str, str]) -> ClientConfig:
         "allow_http": any(endpoint.startswith("http://") for endpoint in endpoints),
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
         "timeout": timedelta(seconds=REQUEST_SECONDS),
-    }
-
-
-def _retry_config() -> RetryConfig:
-    return {
-        "max_retries": RETRIES,
-        "retry_timeout": timedelta(seconds=RETRY_SECONDS),
-        "backoff": {
-            "init_backoff": timedelta(milliseconds=200),
-            "max_backoff": timedelta(seconds=2),
-            "base": 2,
-        },
     }
 
 
@@ -133,8 +128,7 @@ class ObjectPlace:
         """
         with self._said_why_unusable():
             with suppress(AlreadyExistsError):
-                owner = await self._marked()
-                if owner is None:
+                if await self._marked() is None:
                     await self._create(MARKER, identity.encode())
             owner = await self._marked()
         if owner != identity:
@@ -170,26 +164,18 @@ class ObjectPlace:
             raise
 
     async def put(self, key: str, path: Path) -> None:
-        """Put a file as an object; under a key that nobody else puts."""
+        """Put a file under a key that nobody else puts."""
         size_bytes = (await asyncio.to_thread(path.stat)).st_size
+        put = obstore.put_async(
+            self._store,
+            key,
+            path,
+            use_multipart=size_bytes > PART_BYTES,
+            chunk_size=max(PART_BYTES, -(-size_bytes // MOST_PARTS)),
+            max_concurrency=PARTS_AT_ONCE,
+        )
         try:
-            if size_bytes <= PART_BYTES:
-                content = await asyncio.to_thread(path.read_bytes)
-                with suppress(AlreadyExistsError):  # by a try whose answer was lost
-                    await self._create(key, content)
-            else:
-                part_bytes = max(PART_BYTES, -(-size_bytes // MOST_PARTS))
-                await self._watched(
-                    "put",
-                    obstore.put_async(
-                        self._store,
-                        key,
-                        path,
-                        use_multipart=True,
-                        chunk_size=part_bytes,
-                        max_concurrency=PARTS_AT_ONCE,
-                    ),
-                )
+            await self._watched("put", put)
         except SharedFilesAway as error:
             if await self._only_reads(error):
                 raise no_room() from error
@@ -225,15 +211,11 @@ class ObjectPlace:
 
     async def _holds_files(self) -> bool:
         """True if an object has a key as servers give them."""
-        stream = obstore.list(self._store, chunk_size=500).__aiter__()
-        while True:
-            try:
-                with self._failures.watching("list"):
-                    objects = await anext(stream)
-            except StopAsyncIteration:
-                return False
-            if any(_KEY.fullmatch(entry["path"]) for entry in objects):
-                return True
+        with self._failures.watching("list"):
+            async for objects in obstore.list(self._store, chunk_size=500):
+                if any(_KEY.fullmatch(entry["path"]) for entry in objects):
+                    return True
+        return False
 
     async def _range(self, key: str, begin: int, end: int) -> obstore.Bytes:
         work = obstore.get_range_async(self._store, key, start=begin, end=end)
