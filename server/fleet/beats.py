@@ -35,53 +35,33 @@ class Beat:
     began: float  # monotonic clock, before the database was asked
     renewed: frozenset[Lease]
     alive: int  # nodes
-    held: int  # leases of all nodes
-
-
-class NodeBeats:
-    """Beats of one node on a connection of its own."""
-
-    def __init__(self, engine: Engine, node: NodeRecord, lease_seconds: float) -> None:
-        """Connect to nothing yet; the engine is closed with this."""
-        self._engine = engine
-        self._node = node
-        self._claimant = Claimant(node.id, lease_seconds)
-
-    def beat(self, held: Collection[Lease]) -> Beat:
-        """Renew leases and the node's row, in one transaction."""
-        began, seconds = monotonic(), self._claimant.seconds
-        with self._engine.begin() as connection:
-            renewed = leases_table.renew(connection, held, self._claimant)
-            nodes_table.beat(connection, self._node)
-            alive = nodes_table.alive(connection, seconds)
-            return Beat(began, frozenset(renewed), alive, leases_table.held(connection))
-
-    def close(self) -> None:
-        self._engine.dispose()
 
 
 class BeatThread:
-    """Thread that beats while it runs."""
+    """Thread that beats while it runs, on a connection of its own."""
 
     def __init__(
         self,
-        beats: NodeBeats,
+        engine: Engine,
+        node: NodeRecord,
         lease_seconds: float,
         held: Callable[[], Collection[Lease]],
         beaten: Callable[[Collection[Lease], Beat], None],
         unanswered: Callable[[], None],
     ) -> None:
-        """Beat nothing yet.
+        """Connect to nothing yet; the engine is closed with the thread, which makes all calls.
 
         Args:
-            beats: makes the beats.
+            engine: of the database.
+            node: whose row is renewed.
             lease_seconds: that a lease lasts.
-            held: leases to renew; called in the thread.
-            beaten: told of each beat, with the leases that it was to renew; in the thread.
-            unanswered: told of each beat that failed; in the thread.
+            held: leases to renew.
+            beaten: told of each beat, with the leases that it was to renew.
+            unanswered: told of each beat that failed.
         """
-        self._beats = beats
-        self._every_s = lease_seconds / BEATS_A_LEASE
+        self._engine = engine
+        self._node = node
+        self._claimant = Claimant(node.id, lease_seconds)
         self._held = held
         self._beaten = beaten
         self._unanswered = unanswered
@@ -100,27 +80,35 @@ class BeatThread:
     def _run(self) -> None:
         pause_s = 0.0
         while not self._ending.wait(pause_s):
-            pause_s = self._every_s
-            if not self._beat():
+            pause_s = self._claimant.seconds / BEATS_A_LEASE
+            if not self._try_to_beat():
                 self._unanswered()
                 pause_s = min(AGAIN_SECONDS, pause_s)
-        self._beats.close()
+        self._engine.dispose()
 
-    def _beat(self) -> bool:
+    def _try_to_beat(self) -> bool:
         held = self._held()
         try:
-            beat = self._beats.beat(held)
-        except SQLAlchemyError as error:
-            if not self._is_away:
+            beat = self._beat(held)
+        except Exception as error:
+            if not isinstance(error, SQLAlchemyError):
+                log.exception("leases are not renewed")
+            elif not self._is_away:
                 reason = str(error).split("\n", 1)[0][:200]
                 log.warning("leases are not renewed", extra={"reason": reason, "held": len(held)})
             self._is_away = True
-            return False
-        except Exception:
-            log.exception("leases are not renewed")
             return False
         if self._is_away:
             log.info("leases are renewed again", extra={"held": len(beat.renewed)})
         self._is_away = False
         self._beaten(held, beat)
         return True
+
+    def _beat(self, held: Collection[Lease]) -> Beat:
+        """Renew leases and the node's row, in one transaction."""
+        began = monotonic()
+        with self._engine.begin() as connection:
+            renewed = leases_table.renew(connection, held, self._claimant)
+            nodes_table.beat(connection, self._node)
+            alive = nodes_table.alive(connection, self._claimant.seconds)
+            return Beat(began, frozenset(renewed), alive)

@@ -21,7 +21,7 @@ from time import monotonic
 
 from braid.core.errors import BraidError, ResourceExhausted, Unavailable
 from braid.core.keyed_locks import KeyedLocks
-from braid.server.fleet.beats import BEATS_A_LEASE, Beat, BeatThread, NodeBeats
+from braid.server.fleet.beats import BEATS_A_LEASE, Beat, BeatThread
 from braid.server.fleet.metrics import NodeMetrics
 from braid.server.fleet.records import Lease
 from braid.server.fleet.store import FleetStore
@@ -81,11 +81,10 @@ class Leases:
         """
         self._loop = asyncio.get_running_loop()
         await self._store.call(self._store.join, node, self.seconds)
-        beats = NodeBeats(beat_engine(self._store.database), node, self.seconds)
         self._node = node
-        self._beats = BeatThread(
-            beats, self.seconds, self._to_renew, self._beaten, self._unanswered
-        )
+        told = self._to_renew, self._beaten, self._unanswered
+        engine = beat_engine(self._store.database)
+        self._beats = BeatThread(engine, node, self.seconds, *told)
         self._beats.start()
         self._lapses = asyncio.create_task(self._watch_lapses(), name="lease-lapses")
 

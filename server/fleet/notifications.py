@@ -38,7 +38,6 @@ class Change:
     """One committed change of the database."""
 
     what: str = ANYTHING  # as the store tells: "models", "serving", "schedules", "jobs", ...
-    node: str = ""  # that made it; "": not known
     made_at: float | None = None  # on this node's monotonic clock, in seconds; None: not known
 
 
@@ -104,12 +103,12 @@ class Notifications:
 
     def _change(self, payload: str) -> Change:
         """Read the payload of a notification; what cannot be read may be anything."""
-        what, node, time_s = (*payload.split(" "), "", "", "")[:3]
+        what, _, time_s = (*payload.split(" "), "", "", "")[:3]
         try:
             made_at = float(time_s) - self._ahead_s if time_s else None
         except ValueError:
             made_at = None
-        return Change(what, node, made_at)
+        return Change(what, made_at)
 
     def _tell(self, change: Change) -> None:
         for hear in self._hearers:

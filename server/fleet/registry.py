@@ -82,13 +82,12 @@ class FleetRegistry(Registry):
         """Look; an error of the database ends no loop, and is logged once."""
         try:
             has_more = bool(await look())
-        except BraidError as error:
-            if not self._is_away:
+        except Exception as error:
+            if not isinstance(error, BraidError):
+                log.exception("no jobs are taken over")
+            elif not self._is_away:
                 log.warning("no jobs are taken over", extra={"reason": str(error)})
             self._is_away = True
-            return False
-        except Exception:
-            log.exception("no jobs are taken over")
             return False
         self._is_away = False
         return has_more

@@ -12,17 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from time import monotonic
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Update,
-    delete,
-    func,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Update, delete, or_, select, tuple_, update
 
 from braid.core.errors import TakenOver
 from braid.server.fleet.records import JOB, Claimant, Lease
@@ -119,9 +109,3 @@ def forget_jobs(connection: Connection) -> None:
         .where(leases.c.name.startswith(JOB, autoescape=True), leases.c.name.not_in(names))
         .where(leases.c.expires_at < now(connection))
     )
-
-
-def held(connection: Connection) -> int:
-    """Number of leases that nodes have."""
-    query = select(func.count()).where(leases.c.expires_at >= now(connection))
-    return connection.scalar(query) or 0
