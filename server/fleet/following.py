@@ -190,9 +190,10 @@ class Following:
                     is_done = await self._in_turn(name)
                 except Exception as error:
                     self._metrics.failed()
-                    facts = {"model": name, "reason": str(error)}
                     is_bug = not isinstance(error, BraidError)
-                    log.warning("not followed", extra=facts, exc_info=is_bug)
+                    level = logging.ERROR if is_bug else logging.WARNING
+                    facts = {"model": name, "reason": str(error)}
+                    log.log(level, "not followed", extra=facts, exc_info=is_bug)
                 else:
                     if is_done:
                         since = self._since.pop(name, None)

@@ -154,7 +154,8 @@ class ObjectFiles(Files):
         while True:
             await asyncio.sleep(pause_s)
             try:
-                await store.call(store.touch_objects, set(self.putting))
+                if self.putting:
+                    await store.call(store.touch_objects, set(self.putting))
                 await self._claim()
                 if await store.call(store.takes_sweep, pause_s):
                     await self.sweep(self._grace_s)

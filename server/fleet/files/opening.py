@@ -29,7 +29,7 @@ def open_files(
         metrics: of shared files.
         serving: returns the digests of the models that serve: their files stay in the cache.
         credentials: file with the keys of the shared place; None: the environment has them.
-        cache_bytes: most bytes of the cache; 0: no limit.
+        cache_bytes: 0: no limit.
         grace_s: what no model needs stays in the shared place for so many seconds.
 
     Raises:
