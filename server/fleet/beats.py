@@ -52,9 +52,6 @@ class BeatThread:
         """Connect to nothing yet; the engine is closed with the thread, which makes all calls.
 
         Args:
-            engine: of the database.
-            node: whose row is renewed.
-            lease_seconds: that a lease lasts.
             held: leases to renew.
             beaten: told of each beat, with the leases that it was to renew.
             unanswered: told of each beat that failed.

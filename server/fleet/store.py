@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Collection
-from functools import partial
-from typing import ParamSpec, Self, TypeVar
+from functools import partial, wraps
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection
 
 from braid.core.errors import DatabaseUnavailable
 from braid.server.fleet.files.interface import FilesGone
-from braid.server.fleet.records import Claimant, ClaimedJob, Lease
+from braid.server.fleet.records import Claimant, Lease
 from braid.server.fleet.tables import claims, objects, wanted
 from braid.server.fleet.tables import leases as leases_table
 from braid.server.fleet.tables import nodes as nodes_table
@@ -36,6 +36,22 @@ AWAY_SECONDS = 0.5
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _node_method(
+    change: Callable[Concatenate[Connection, Claimant, P], T], tells: str = ""
+) -> Callable[Concatenate[FleetStore, P], T]:
+    """Method of the store that makes one change as this node, see its docstring."""
+
+    @wraps(change)
+    def method(store: FleetStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        claimant = store._claimant
+        assert claimant is not None, "join comes first"
+        return store._transactions.write(
+            lambda connection: change(connection, claimant, *args, **kwargs), tells
+        )
+
+    return method
 
 
 class FleetStore(Store):
@@ -83,7 +99,7 @@ class FleetStore(Store):
         """Let other nodes have what this one worked on, now."""
 
         def left(connection: Connection) -> None:
-            leases_table.release(connection, held)
+            leases_table.release(connection, *held)
             nodes_table.leave(connection, node_id)
 
         self._transactions.write(left, "jobs")
@@ -108,43 +124,16 @@ class FleetStore(Store):
         other._transactions = self._transactions.guarded(partial(_check, other._fences))
         return other
 
-    def acquire(self, name: str, takes_expired: bool = True) -> Lease | None:
-        """Take a lease that no node has; None: one has it.
-
-        Without ``takes_expired``, one that was not renewed in time is waited for.
-        """
-        claimant = self._as_node()
-        return self._transactions.write(
-            lambda connection: leases_table.acquire(
-                connection, name, claimant, takes_expired=takes_expired
-            )
-        )
-
-    def release(self, lease: Lease) -> None:
-        """End a lease now, unless another node has it."""
-        self._transactions.write(
-            lambda connection: leases_table.release(connection, [lease]), "leases"
-        )
+    acquire = _node_method(leases_table.acquire)
+    release = write_method(leases_table.release, "leases")
 
     # Jobs.
 
     jobs_to_claim = read_method(claims.unfinished)
     models_lacking_job = read_method(claims.lacking)
     request_cancel = write_method(claims.request_cancel, "jobs")
-
-    def claim_job(
-        self, job_id: str, device_keys: str, takes_expired: bool = True
-    ) -> ClaimedJob | None:
-        """Take over a job that no node works on; None if it is not for these devices.
-
-        Without ``takes_expired``, a lease that was not renewed in time is waited for.
-        """
-        claimant = self._as_node()
-        return self._transactions.write(
-            lambda connection: claims.claim(
-                connection, claimant, job_id, device_keys, takes_expired
-            )
-        )
+    claim_job = _node_method(claims.claim)
+    add_job_for_devices = _node_method(claims.add_for_devices, "jobs")
 
     def end_job(self, job: JobRecord) -> ModelVersion | None:
         """Store a job's last state; under a lease, that of the job, it ends with it.
@@ -163,20 +152,6 @@ class FleetStore(Store):
         return self._transactions.write(
             lambda connection: claims.end(connection, job, lease), "jobs"
         )
-
-    def add_job_for_devices(self, name: str, version: int, device_keys: str) -> Registration | None:
-        """Add a job for a model that serves, if these devices had none; None: none is due."""
-        claimant = self._as_node()
-        return self._transactions.write(
-            lambda connection: claims.add_for_devices(
-                connection, claimant, name, version, device_keys
-            ),
-            "jobs",
-        )
-
-    def _as_node(self) -> Claimant:
-        assert self._claimant is not None, "join comes first"
-        return self._claimant
 
     def _granted(self, connection: Connection, registration: Registration) -> Registration:
         if self._claimant is None:

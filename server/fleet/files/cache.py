@@ -45,14 +45,7 @@ class FileCache:
         serving: Callable[[], Collection[str]],
         metrics: FileMetrics,
     ) -> None:
-        """Look after ``folder``.
-
-        Args:
-            folder: of the store.
-            limit_bytes: of all files in the cache together; 0: none.
-            serving: returns the digests of the models that serve.
-            observer: told what the cache holds, and what went.
-        """
+        """Remove nothing yet; ``limit_bytes`` 0 is none, ``serving`` returns digests of models."""
         self.folder = folder
         self.turns = KeyedLocks()
         """By digest: fetches and removals of its files take turns."""

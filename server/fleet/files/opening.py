@@ -24,13 +24,10 @@ def open_files(
     """Return the files of a store; the shared place is not asked before ``start``.
 
     Args:
-        url: of the shared place: a folder, s3://, gs:// or az://.
-        store: of this server.
-        metrics: of shared files.
+        url: a folder, s3://, gs:// or az://.
         serving: returns the digests of the models that serve: their files stay in the cache.
         credentials: file with the keys of the shared place; None: the environment has them.
         cache_bytes: 0: no limit.
-        grace_s: what no model needs stays in the shared place for so many seconds.
 
     Raises:
         StartupError: there is no such kind of place, or ``obstore`` is missing.

@@ -53,17 +53,18 @@ def claim(
     claimant: Claimant,
     job_id: str,
     device_keys: str,
-    takes_expired: bool,
+    takes_expired: bool = True,
 ) -> ClaimedJob | None:
     """Take over a job that no node works on; None if it is not for a node with these devices.
 
     It is if it was made for the same devices, or if no node with those lives. Then it is from now
-    on for these devices; unless there is a job for them already, which goes first.
+    on for these devices; unless there is a job for them already, which goes first. Without
+    ``takes_expired``, a lease that was not renewed in time is waited for.
     """
     row = _row(connection, job_id)
     if row is None or not _may_take(connection, claimant, row, device_keys):
         return None
-    lease = leases_table.acquire(connection, JOB + job_id, claimant, takes_expired=takes_expired)
+    lease = leases_table.acquire(connection, claimant, JOB + job_id, takes_expired)
     if lease is None:
         return None
     row = _row(connection, job_id)
@@ -141,7 +142,7 @@ def add_for_devices(
 
 def leased(connection: Connection, claimant: Claimant, registration: Registration) -> Registration:
     """The same registration, with the lease of its new job."""
-    lease = leases_table.acquire(connection, JOB + registration.job.id, claimant)
+    lease = leases_table.acquire(connection, claimant, JOB + registration.job.id)
     return replace(registration, grant=lease)
 
 

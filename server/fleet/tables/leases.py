@@ -9,7 +9,7 @@ and makes others wait who want to take it over. They do not wait: they look agai
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from time import monotonic
 
 from sqlalchemy import ColumnElement, Connection, Update, delete, or_, select, tuple_, update
@@ -24,7 +24,7 @@ RELEASED = 0.0
 
 
 def acquire(
-    connection: Connection, name: str, claimant: Claimant, *, takes_expired: bool = True
+    connection: Connection, claimant: Claimant, name: str, takes_expired: bool = True
 ) -> Lease | None:
     """Take a lease that no node has, with a fence above all before; None: one has it.
 
@@ -75,7 +75,7 @@ def check(connection: Connection, lease: Lease) -> None:
         raise TakenOver(f"another node works on {lease.name} now; what was written is refused")
 
 
-def release(connection: Connection, held: Iterable[Lease]) -> None:
+def release(connection: Connection, *held: Lease) -> None:
     """Let other nodes have leases now, unless they have them already."""
     for lease in held:
         connection.execute(_of(lease).values(expires_at=RELEASED))
