@@ -17,6 +17,7 @@ from sqlalchemy import make_url
 from braid.core.errors import DamagedArtefact, ResourceExhausted, StartupError
 from braid.server.fleet.files.interface import FilesGone, SharedFilesAway
 from braid.server.fleet.files.place import open_place
+from braid.server.fleet.tables.objects import ObjectState, StoredObject
 from braid.server.store.records import ReceivedUpload, Registration
 from tests.clock import until
 from tests.fleet.postgres import Postgres
@@ -211,6 +212,19 @@ async def test_a_bucket_that_does_not_exist_ends_the_start_with_one_line(
         pytest.raises(StartupError, match="no such bucket; create it"),
     ):
         await node.files.start()
+
+
+async def test_a_bucket_that_is_gone_damages_no_object(environment: S3, tmp_path: Path) -> None:
+    with nodes(tmp_path, 1, "s3://no-such-bucket/x") as (node,):
+        key = f"uploads/{'a' * 64}.{'0' * 16}"
+        node.store.begin_object(StoredObject(key, "a" * 64, 5))
+        node.store.finish_object(key)
+
+        with pytest.raises(SharedFilesAway):
+            await node.files.fetch_upload("a" * 64)
+
+        [found] = node.store.find_objects(f"uploads/{'a' * 64}")
+    assert found.state is ObjectState.PRESENT
 
 
 async def test_a_full_s3_is_resource_exhausted_and_nothing_is_half_done(

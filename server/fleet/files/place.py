@@ -193,7 +193,11 @@ class ObjectPlace:
             OSError: ``write`` raised it.
         """
         await self._check(key)
-        meta = await self._watched("look", obstore.head_async(self._store, key))
+        try:
+            meta = await self._watched("look", obstore.head_async(self._store, key))
+        except FileNotFoundError:  # that the whole bucket is gone only a GET is told
+            await self._watched("look", obstore.get_async(self._store, key))
+            raise
         if meta["size"] != size_bytes:
             raise InvalidArtefact(f"it has {meta['size']} bytes, not {size_bytes}")
         begins = range(0, size_bytes, PART_BYTES)
