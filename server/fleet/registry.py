@@ -17,7 +17,7 @@ from time import monotonic
 
 from braid.core.errors import BraidError, NotFound, Unavailable
 from braid.server.fleet.leases import Leases
-from braid.server.fleet.records import DELETE, SCHEDULE, ClaimedJob, Lease, UnfinishedJob
+from braid.server.fleet.records import DELETE, SCHEDULE, Lease, UnfinishedJob
 from braid.server.fleet.store import FleetStore
 from braid.server.jobs.live_jobs import LiveJob
 from braid.server.jobs.registry import Registry, Work
@@ -131,10 +131,6 @@ class FleetRegistry(Registry):
         )
         if claimed is None:
             return False
-        await self._take_over(claimed)
-        return True
-
-    async def _take_over(self, claimed: ClaimedJob) -> None:
         job, model = claimed.job, claimed.model
         facts = {"job": job.id, "model": job.model, "version": job.version}
         if model is None or claimed.cancel_requested:
@@ -143,27 +139,23 @@ class FleetRegistry(Registry):
             fenced = self._store.fenced(claimed.lease)
             await fenced.call(fenced.end_job, ended)
             log.info("job of another node ended", extra=facts)
-            return
+            return True
         log.info("job taken over", extra={**facts, "fence": claimed.lease.fence})
         if claimed.lease.fence > 1:
             self._leases.metrics.takeovers.inc()
         self._begin(job, model, claimed.lease)
+        return True
 
     async def add_missing_jobs(self) -> None:
         """Add the jobs that models that serve lack for these devices, and those that are due."""
-        lacking = self._store.models_lacking_job
-        if self.runner.takes_jobs:
-            for model in await self._store.call(lacking, self.runner.device_keys):
-                await self._add_job(model)
-
-    async def _add_job(self, model: ModelVersion) -> None:
-        """Add a job for a model, if no node with these devices had one, or the next try is due."""
-        registration = await self._store.call(
-            self._store.add_job_for_devices, model.name, model.version, self.runner.device_keys
-        )
-        if registration is not None:
-            log.info("job added for the devices of this node", extra={"job": registration.job.id})
-            self._begin(registration.job, registration.model, registration.grant)
+        if not self.runner.takes_jobs:
+            return
+        store, keys = self._store, self.runner.device_keys
+        for model in await store.call(store.models_lacking_job, keys):
+            added = await store.call(store.add_job_for_devices, model.name, model.version, keys)
+            if added is not None:
+                log.info("job added for the devices of this node", extra={"job": added.job.id})
+                self._begin(added.job, added.model, added.grant)
 
     def _begin(self, job: JobRecord, model: ModelVersion, grant: object) -> None:
         live = LiveJob(job, model, self._store)
