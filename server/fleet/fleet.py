@@ -3,7 +3,8 @@
     front end ──> Fleet ──> files, registry          what a single server has of its own
                         ──> Notifications ──> Following ──> models of this node
 
-Loaded only by servers whose settings say that there may be others.
+Loaded only by servers whose settings say that there may be others. Importing it raises StartupError
+where ``obstore`` is missing.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import URL
 
 from braid.core.background import BackgroundTasks
+from braid.core.errors import StartupError
 from braid.core.keyed_locks import KeyedLocks
-from braid.server.fleet.files.opening import open_files
 from braid.server.fleet.following import Following
 from braid.server.fleet.leases import Leases
 from braid.server.fleet.loads import Loads
@@ -31,6 +32,15 @@ from braid.server.models.serving_models import ServingModels
 from braid.server.settings import Settings
 from braid.server.store.records import NodeRecord
 from braid_client.version import __version__
+
+try:
+    from braid.server.fleet.files.cache import FileCache
+    from braid.server.fleet.files.object_files import ObjectFiles
+    from braid.server.fleet.files.place import open_place
+except ImportError as error:
+    raise StartupError(
+        f"shared files need obstore ({error}): pip install 'braid-serve[fleet]'"
+    ) from error
 
 OF_JOBS = (ANYTHING, "jobs", "nodes")
 """Changes after which there may be a job to take over, or to end."""
@@ -56,15 +66,12 @@ class Fleet:
         self._metrics = metrics
         self._leases = Leases(store, settings.lease_seconds, NodeMetrics(metrics))
         self.registry = FleetRegistry(store, self._leases, settings.poll_seconds)
-        self.files = open_files(
-            settings.files,
-            store,
-            FileMetrics(metrics),
-            serving_digests,
-            credentials=settings.files_credentials_file,
-            cache_bytes=settings.max_cache_bytes or settings.max_store_bytes // 2,
-            grace_s=settings.files_grace_seconds,
-        )
+        place = open_place(settings.files, settings.files_credentials_file)
+        cache_bytes = settings.max_cache_bytes or settings.max_store_bytes // 2
+        of_files = FileMetrics(metrics)
+        cache = FileCache(store.folder, cache_bytes, serving_digests, of_files)
+        grace_s = settings.files_grace_seconds
+        self.files = ObjectFiles(place, store, cache, of_files, grace_s)
         self._following: Following
         self._work: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
         self._background = BackgroundTasks("fleet")

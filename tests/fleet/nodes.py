@@ -9,7 +9,9 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from sqlalchemy import make_url
 
-from braid.server.fleet.files.opening import open_files
+from braid.server.fleet.files.cache import FileCache
+from braid.server.fleet.files.object_files import ObjectFiles
+from braid.server.fleet.files.place import open_place
 from braid.server.fleet.leases import Leases
 from braid.server.fleet.metrics import NodeMetrics
 from braid.server.fleet.registry import FleetRegistry
@@ -42,7 +44,11 @@ class Node(Server):
         self.counts = NodeMetrics(CollectorRegistry())
         self.leases = Leases(self.store, lease_seconds, self.counts)
         self.seen = Observed()
-        files = open_files(str(folder / "shared"), self.store, self.seen, set)
+        place, cache = (
+            open_place(str(folder / "shared")),
+            FileCache(self.store.folder, 0, set, self.seen),
+        )
+        files = ObjectFiles(place, self.store, cache, self.seen, grace_s=3600.0)
         self.registry = FleetRegistry(self.store, self.leases, 2 * lease_seconds)
         self.services = replace(self.services, registry=self.registry, files=files)
         self.runner = JobRunner(self.services)
