@@ -1,9 +1,9 @@
-"""Padding of requests along an axis that a model leaves open, where the import showed it exact.
+"""Padding of requests along an axis that a model leaves open, where a registration asks for it.
 
     length 5 ──pad(to 8)──> 8 ──model──> outputs of 8 ──cut(to 5)──> as of 5
 
-``braid.engine.importer.padding`` finds a ``PaddedAxis`` for each axis; what fills batches pads and
-cuts by it.
+``braid.engine.importer.padding`` measures a ``PaddedAxis`` for each axis; what fills batches pads
+and cuts by it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ MASK = "mask"
 REPEAT = "repeat"
 """Copies of the last position."""
 
-BY_CONSTRUCTION = "construction"
-BY_TRIAL = "trial"
 BY_REQUEST = "request"
-"""A registration asked for it, and trials agreed."""
+"""A registration asked for it, and trials agreed. Earlier imports also say how they showed it."""
 
 _ONES: Mapping[str, bytes] = {
     "BF16": b"\x80\x3f",
@@ -57,12 +55,12 @@ class PaddedAxis:
     """Whether requests may be longer along an open axis than what they hold, and how."""
 
     axis: str  # symbol in the specs of the model's inputs
-    exact: bool
+    exact: bool  # of an import: false, but of an earlier version that showed it
     inputs: Mapping[str, PaddedInput]  # those that have the axis
     outputs: Mapping[str, int]  # output -> dimension to cut; the others do not have the axis
     up_to: int  # extents that were looked at
     error: float  # the largest of the trials, relative to the largest element of an output
-    shown_by: str  # BY_CONSTRUCTION, BY_TRIAL or BY_REQUEST; "": not exact
+    shown_by: str  # BY_REQUEST; "": not exact
     reason: str  # why it is not exact; "" if it is
     tried: Mapping[str, float] = field(default_factory=dict)
     # of an axis that is not exact: way -> the largest error of trials in which all inputs go so
@@ -82,8 +80,8 @@ def as_asked(
 ) -> tuple[PaddedAxis, ...]:
     """Return the verdicts of an import as a registration changes them.
 
-    ``ways``: axis -> how all inputs are padded along it, though nothing shows that to be exact.
-    Raises InvalidRequest: there is no such axis, or trials were not within ``tolerance``.
+    ``ways``: axis -> how all inputs are padded along it. Raises InvalidRequest: there is no such
+    axis, or trials were not within ``tolerance``.
     """
     if is_forbidden:
         return refused(axes, "forbidden at registration")
@@ -99,41 +97,18 @@ def refused(axes: Sequence[PaddedAxis], reason: str) -> tuple[PaddedAxis, ...]:
     return tuple(replace(axis, exact=False, shown_by="", reason=reason) for axis in axes)
 
 
-def together(axes: Sequence[PaddedAxis]) -> tuple[PaddedAxis, ...]:
-    """Return axes along which a request may be padded at once: the first exact one, and others.
-
-    What is shown of an axis holds at any extents of the others, for any request whose masks begin
-    with ones. So a request that is padded along one of them may be padded along the next, unless an
-    input that has both is a mask: it would begin with zeros in the rows of the padding.
-    """
-    found = list[PaddedAxis]()
-    for axis in axes:
-        if axis.exact and (not found or all(_are_apart(axis, other) for other in found)):
-            found.append(axis)
-    return tuple(found)
-
-
-def _are_apart(one: PaddedAxis, other: PaddedAxis) -> bool:
-    if BY_REQUEST in (one.shown_by, other.shown_by):  # trials had one axis each
-        return False
-    shared = one.inputs.keys() & other.inputs.keys()
-    return not any(MASK in (one.inputs[name].way, other.inputs[name].way) for name in shared)
-
-
 def _as_asked(axis: PaddedAxis, way: str | None, tolerance: float) -> PaddedAxis:
     if way is None or (axis.exact and way == ZEROS):
         return axis
-    if axis.exact:
-        raise InvalidRequest(
-            f"{axis.axis!r} is padded by {ZEROS}, which is exact; ask for no other"
-        )
     error = axis.tried.get(way)
     if error is None or error > tolerance:
         found = "ran in no trial" if error is None else f"has an error of {error:.2g} in trials"
         raise InvalidRequest(
             f"padding {axis.axis!r} by {way} {found} (at most {tolerance:g}); {axis.reason}"
         )
-    inputs = {name: replace(part, way=way) for name, part in axis.inputs.items()}
+    inputs = axis.inputs
+    if way == REPEAT:  # of zeros, the import has found which are a mask's
+        inputs = {name: replace(part, way=REPEAT) for name, part in inputs.items()}
     return replace(axis, exact=True, inputs=inputs, error=error, shown_by=BY_REQUEST, reason="")
 
 

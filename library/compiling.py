@@ -56,6 +56,7 @@ def compile(  # like torch's
     samples: Samples | None = None,
     planner: str = PORTFOLIO,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    pad: Mapping[str, str] | None = None,
     lengths: Sequence[int] = (),
     device: str = "cpu",
     store: str | os.PathLike[str] | None = None,
@@ -80,8 +81,10 @@ def compile(  # like torch's
             takes nothing that it can make up.
         planner: one of ``braid plan --help``; the portfolio takes the fastest of all.
         input_shapes: whole shapes, batch as 1, of inputs with other open extents.
-        lengths: extents of the one axis along which padding is exact, each with plans of its own;
-            shorter calls are padded to them where that is measured to be faster.
+        pad: axis along which calls may be padded -> "zeros" or "repeat" (of the last position);
+            refused if trials of the import disagree.
+        lengths: extents of that axis, each with plans of its own; shorter calls are padded to them
+            where that is measured to be faster.
         device: ``cpu``, or some of its cores: ``cpu:0-7``.
         store: folder of schedules and measurements; None: ``~/.cache/braid``.
         on_progress: told how far it is.
@@ -96,6 +99,7 @@ def compile(  # like torch's
         input_shapes={name: tuple(shape) for name, shape in (input_shapes or {}).items()},
         precision=precision,
         accepted_error=accept_error,
+        pad=pad or {},
         lengths=",".join(map(str, lengths)),
     )
     settings = _settings(device, Path(store) if store is not None else default_store())

@@ -196,9 +196,9 @@ class Client(Connection):
                 arrays by name, the first dimension counting samples, or an .npz file of them;
                 None: errors are of seeded inputs. An import tries them where the model takes
                 nothing that it can make up.
-            pad: axes along which requests may be padded though the import did not show that to be
-                exact: "zeros" or "repeat" by name. The job fails if trials disagree.
-            no_pad: requests are never padded.
+            pad: axes along which requests are padded, by name: "zeros" or "repeat" (of the last
+                position). The job fails if trials of the import disagree.
+            no_pad: requests are never padded, also where an earlier version showed that as exact.
             lengths: of the one axis along which requests are padded, to schedule beside the input
                 shapes; "auto" (if empty): they follow from the lengths of requests; "none".
             batchable: rows of requests may share batches though the import did not show that they

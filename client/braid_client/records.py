@@ -220,9 +220,9 @@ class PaddedAxis:
     inputs: Mapping[str, str]  # of inputs that have the axis: "zeros", "mask" or "repeat"
     up_to: int  # largest extent that was looked at
     error: float  # the largest of trials, relative to the largest element of an output
-    shown_by: str  # "construction", "trial" or "request"; empty: not exact
+    shown_by: str  # "request", or of an earlier version "construction" or "trial"
     reason: str  # why it is not exact
-    tried: Mapping[str, float]  # of an axis that is not exact: way -> error in trials
+    tried: Mapping[str, float]  # way -> error in trials
 
     def __str__(self) -> str:
         if not self.exact:

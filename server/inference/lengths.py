@@ -1,12 +1,11 @@
-"""Requests of different lengths in one batch, where padding is exact (``braid.core.padding``).
+"""Requests of different lengths in one batch, along a padded axis (``braid.core.padding``).
 
     request [1, 53] ──┐
     request [1, 61] ──┼─ lane of lengths up to 64 ──> batch [3, 61] ──> outputs, each cut
     request [1, 58] ──┘
 
 Lengths that lie near each other share a lane, and with it what its batches are seen to take. A
-batch is as long as the longest request in it, so one that runs alone is not padded. Where several
-axes are padded, lengths are near if they are so along each.
+batch is as long as the longest request in it, so one that runs alone is not padded.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from braid.core.inputs import Content, GivenTensor, ShapeClass
-from braid.core.padding import PaddedAxis, at_length, length_of, takes, together
+from braid.core.padding import PaddedAxis, at_length, length_of, takes
 
 LEAST_STEP = 8
 """Lengths of a lane differ by less than this, or than a quarter of the power of two below them."""
@@ -66,18 +65,13 @@ def longest_near(length: int) -> int:
 
 
 class Lengths:
-    """Lanes of one model by its open axes, as far as they are padded at once."""
+    """Lanes of one model by its padded axis: the first, if there are several."""
 
     def __init__(self, padding: Sequence[PaddedAxis], scheduled: ShapeClass) -> None:
         """``scheduled``: the main class that has schedules; each such keeps a lane of its own."""
-        self.axes = together(padding)
+        self.axis = next((axis for axis in padding if axis.exact), None)
         self._scheduled = {scheduled}
         self._near: dict[ShapeClass, Near | None] = {}  # None: it is not padded
-
-    @property
-    def axis(self) -> PaddedAxis | None:
-        """The first of them, whose lengths are counted and scheduled."""
-        return self.axes[0] if self.axes else None
 
     def keep_apart(self, scheduled: Collection[ShapeClass]) -> None:
         """Take the classes whose schedules serve, beside the main one."""
@@ -92,36 +86,34 @@ class Lengths:
                 self._near.clear()
             self._near[shape_class] = self._lane(shape_class)
         near = self._near[shape_class]
-        return near if near is not None and can_be_padded(request, *self.axes) else shape_class
+        is_padded = near is not None and self.axis and can_be_padded(request, self.axis)
+        return near if is_padded else shape_class
 
     def _lane(self, shape_class: ShapeClass) -> Near | None:
-        if shape_class in self._scheduled:
+        if shape_class in self._scheduled or self.axis is None:
             return None
-        longest = shape_class
-        for axis in self.axes:
-            length = length_of(shape_class, axis)
-            if not 0 < length <= axis.up_to:
-                return None
-            longest = at_length(longest, axis, longest_near(length))
-        return Near(longest)
+        length = length_of(shape_class, self.axis)
+        if not 0 < length <= self.axis.up_to:
+            return None
+        return Near(at_length(shape_class, self.axis, longest_near(length)))
 
     def joined(self, classes: Collection[ShapeClass]) -> ShapeClass:
         """Return the class of a batch of requests of one lane, as long as the longest of them."""
-        joined = next(iter(classes))
-        for axis in self.axes:
-            longest = max(length_of(one, axis) for one in classes)
-            joined = at_length(joined, axis, longest)
-        return joined
+        any_of = next(iter(classes))
+        if self.axis is None:
+            return any_of
+        longest = max(length_of(one, self.axis) for one in classes)
+        return at_length(any_of, self.axis, longest)
 
 
-def can_be_padded(request: Request, *axes: PaddedAxis) -> bool:
+def can_be_padded(request: Request, axis: PaddedAxis) -> bool:
     given = [
         GivenTensor(name, spec.dtype, (request.rows, *map(int, spec.shape[1:])), data)
         for name, spec in request.shape_class.inputs
         if isinstance(data := request.inputs[name], bytes | memoryview)
     ]
     is_given = not request.is_empty and len(given) == len(request.inputs)
-    return is_given and all(takes(given, axis) for axis in axes)
+    return is_given and takes(given, axis)
 
 
 def elements_of(lane: Hashable) -> int:

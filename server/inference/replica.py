@@ -211,7 +211,7 @@ class ModelReplica:
 
     def _lanes_of(self, request: Request) -> tuple[Hashable, Hashable]:
         """Return the lane of a request for which nothing waits, and the one without a schedule."""
-        if not self.lengths.axes or self.padding_check.failure:
+        if self.lengths.axis is None or self.padding_check.failure:
             return request.shape_class, request.shape_class
         has_session = self.other_shapes.has_session
         bucket = self.buckets.of(request, has_session=has_session)

@@ -56,11 +56,11 @@ def write_rows(
     offset: int,
     ready: Executable,
     pieces: Sequence[Piece],
-    axes: Sequence[PaddedAxis] = (),
+    axis: PaddedAxis | None = None,
 ) -> bool:
     """Copy every piece's rows into the slot; rows of padding are zeroed, of integers repeated.
 
-    Shorter ones are padded along ``axes``. Returns True if all inputs are known to be finite, which
+    Shorter ones are padded along ``axis``. Returns True if all inputs are known to be finite, which
     is looked at only if the executable needs that. Raises WorkerFault: the rows that were copied
     are not those that will be handed out.
     """
@@ -73,8 +73,8 @@ def write_rows(
         end = start + place.size_bytes
         for piece in pieces:
             to = memory[start:end]
-            if axes:
-                size = _write_longer(to, piece, name, place, axes)
+            if axis is not None and name in axis.inputs:
+                size = _write_longer(to, piece, name, place, axis)
             else:
                 size = _write_piece(to, piece, piece.request.inputs[name])
             is_finite = is_finite and _is_finite(memory[start : start + size], place.spec.dtype)
@@ -90,23 +90,19 @@ def write_rows(
 
 
 def _write_longer(
-    memory: memoryview, piece: Piece, name: str, place: Field, axes: Sequence[PaddedAxis]
+    memory: memoryview, piece: Piece, name: str, place: Field, axis: PaddedAxis
 ) -> int:
-    """Do as ``_write_piece``, padded along the axes to what the slot has."""
+    """Do as ``_write_piece``, padded along the axis to what the slot has."""
     data, shape_class = piece.request.inputs[name], piece.request.shape_class
-    wanted = [
-        (axis, place.shape[axis.inputs[name].dimension]) for axis in axes if name in axis.inputs
-    ]
-    longer = [(axis, to) for axis, to in wanted if length_of(shape_class, axis) != to]
-    if not longer:
+    to = place.shape[axis.inputs[name].dimension]
+    if length_of(shape_class, axis) == to:
         return _write_piece(memory, piece, data)
     assert isinstance(data, bytes | memoryview), "what is stored elsewhere is not padded"
     spec = dict(shape_class.inputs)[name]
     row = len(data) // piece.request.rows
     rows = memoryview(data)[piece.first_row * row :][: piece.rows * row]
     given = GivenTensor(name, spec.dtype, (piece.rows, *map(int, spec.shape[1:])), rows)
-    for axis, to in longer:
-        (given,) = pad([given], axis, to)
+    (given,) = pad([given], axis, to)
     assert isinstance(given.data, bytes)
     memory[: len(given.data)] = given.data
     return len(given.data)
@@ -263,8 +259,7 @@ def _outputs(
     for name in piece.request.outputs:
         axis = None if run.shape_class.is_alone else axes.get(name)
         outputs[name] = yield from _cut(memory, run, places[name], axis, row, piece.rows)
-        if run.model.lengths.axes:
-            outputs[name] = _shortened(piece, run, name, outputs[name])
+        outputs[name] = _shortened(piece, run, name, outputs[name])
         if piece.request.is_empty and axis is not None:
             shape = outputs[name].shape
             none_of = (*shape[:axis], 0, *shape[axis + 1 :])
@@ -274,24 +269,21 @@ def _outputs(
 
 def _shortened(piece: Piece, run: BatchRun, name: str, output: OutputTensor) -> OutputTensor:
     """Return an output without what follows padding; its rows are those of the piece."""
-    own = piece.request.shape_class
-    if own == run.shape_class:
+    own, axis = piece.request.shape_class, run.model.lengths.axis
+    if axis is None or own == run.shape_class or name not in axis.outputs:
         return output
-    for axis in run.model.lengths.axes:
-        if name in axis.outputs:
-            specs = {name: (TensorType(output.dtype, output.shape), output.data)}
-            spec, data = cut(specs, axis, length_of(own, axis))[name]
-            output = OutputTensor(spec.dtype, tuple(map(int, spec.shape)), data)
-    return output
+    specs = {name: (TensorType(output.dtype, output.shape), output.data)}
+    spec, data = cut(specs, axis, length_of(own, axis))[name]
+    return OutputTensor(spec.dtype, tuple(map(int, spec.shape)), data)
 
 
 def _needs_copy(run: BatchRun, name: str, piece: Piece) -> bool:
     """True if a piece's rows of an output do not lie together in the slot, or are in the heap."""
     axis, layout = run.model.output_axes.get(name), run.ready.layout
     place = layout.outputs[name]
-    for padded in run.model.lengths.axes:
-        if name in padded.outputs and piece.request.shape_class != run.shape_class:
-            return True
+    padded = run.model.lengths.axis
+    if padded and name in padded.outputs and piece.request.shape_class != run.shape_class:
+        return True
     if layout.has_heap and (place.spec.dtype == BYTES or not place.spec.is_static):
         return True
     return bool(axis) and piece.rows != place.shape[axis or 0]

@@ -17,6 +17,7 @@ from tritonclient.grpc import model_config_pb2 as wire
 
 from braid.compiler.options import AUTO_LENGTHS, ModelOptions
 from braid.core.errors import InvalidRequest
+from braid.core.padding import ZEROS
 from braid.scheduler.options import PlannerSettings
 from braid.server.repository.declared import data_type_name
 from braid.server.store.interface import OPEN, DeclaredTensor, Interface
@@ -73,6 +74,7 @@ class Configuration:
     """Wishes of a ModelConfig."""
 
     batch_sizes: tuple[int, ...] = ()  # to schedule; none: 1, and what pays
+    pad: Mapping[str, str] = field(default_factory=dict)  # axis -> way
     lengths: str = AUTO_LENGTHS  # of the padded axis, to schedule
     batchable: bool = False  # rows may share batches whatever the import shows
     max_batch_size: int | None = None  # None: nothing is declared of the batch
@@ -95,7 +97,11 @@ class Configuration:
     def options(self) -> ModelOptions:
         planner = PlannerSettings.for_serving()
         return ModelOptions(
-            self.batch_sizes, planner, lengths=self.lengths, batchable=self.batchable
+            self.batch_sizes,
+            planner,
+            pad=self.pad,
+            lengths=self.lengths,
+            batchable=self.batchable,
         )
 
     def serving(self, before: ServingConfig) -> ServingConfig:
@@ -155,6 +161,7 @@ def _checked(
         passed_over.remove("parameters")
     return Configuration(
         batch_sizes=_batch_sizes(config),
+        pad=_pad(config.parameters),
         lengths=_lengths(config.parameters),
         batchable=_is_true(config.parameters, _BATCHABLE),
         max_batch_size=config.max_batch_size,
@@ -211,6 +218,17 @@ def _versions(policy: Any) -> VersionPolicy | None:
             return None
 
 
+def _pad(parameters: Any) -> Mapping[str, str]:
+    """Return how axes are padded, by name. Raises InvalidRequest: it is not AXIS=WAY."""
+    if _PAD not in parameters:
+        return {}
+    given = parameters[_PAD].string_value
+    axis, _, way = given.rpartition("=")
+    if not axis:
+        raise InvalidRequest(f"parameter {_PAD} is {given[:50]!r}; give AXIS={ZEROS}")
+    return ModelOptions((1,), pad={axis: way}).pad
+
+
 def _lengths(parameters: Any) -> str:
     """Return the lengths to schedule. Raises InvalidRequest: they are no lengths."""
     given = parameters[_LENGTHS].string_value if _LENGTHS in parameters else AUTO_LENGTHS
@@ -225,11 +243,11 @@ def _is_true(parameters: Any, name: str) -> bool:
     return given == "true"
 
 
-_BATCHABLE, _LENGTHS = "batchable", "lengths"
+_BATCHABLE, _LENGTHS, _PAD = "batchable", "lengths", "pad"
 _RESIDENCY = frozenset({"residency", "idle_seconds", "refuse_unloaded"})
 """Parameters that say when a model is in memory."""
 
-_PARAMETERS = _RESIDENCY | {_BATCHABLE, _LENGTHS}
+_PARAMETERS = _RESIDENCY | {_BATCHABLE, _LENGTHS, _PAD}
 """Parameters that are read; others are for clients, who find them in ModelConfig."""
 
 

@@ -10,14 +10,14 @@ from braid.compiler.imported_model import ImportedModel
 from braid.compiler.options import MAX_SHAPES, ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.core.graph import OpGraph
-from braid.core.padding import BY_CONSTRUCTION, ZEROS, PaddedAxis, PaddedInput
+from braid.core.padding import BY_REQUEST, ZEROS, PaddedAxis, PaddedInput
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
 
 
 def padded(axis: str, dimension: int, *, exact: bool = True) -> PaddedAxis:
     inputs = {"x": PaddedInput(dimension, ZEROS)}
-    shown_by, reason = (BY_CONSTRUCTION, "") if exact else ("", "its mean is not masked")
+    shown_by, reason = (BY_REQUEST, "") if exact else ("", "its mean is not masked")
     return PaddedAxis(axis, exact, inputs, {"y": dimension}, 256, 0.0, shown_by, reason)
 
 

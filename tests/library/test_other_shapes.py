@@ -90,7 +90,7 @@ def at_lengths(
     upload = folder / "model.onnx"
     upload.write_bytes(model.SerializeToString())
     lengths = ",".join(map(str, latencies_us))
-    options = ModelOptions((1, 4), lengths=lengths)
+    options = ModelOptions((1, 4), pad={"length": "zeros"}, lengths=lengths)
     artefact = import_here(upload, folder / "artefact")
     shapes = []
     imported = read_imported(file_digest(upload), options, artefact)
@@ -142,7 +142,8 @@ def test_lengths_are_compiled_saved_and_loaded(tmp_path: Path, store: Path) -> N
     path = tmp_path / "model.onnx"
     path.write_bytes(model.model.SerializeToString())
     kinds = {"batch_sizes": [1, 2], "planner": "sequential", "store": store}
-    with braid.compile(path, lengths=[16, 8], **kinds) as net:  # type: ignore[arg-type]
+    pad = {"length": "zeros"}
+    with braid.compile(path, pad=pad, lengths=[16, 8], **kinds) as net:  # type: ignore[arg-type]
         plan_ids = net.plan_ids
         for length in (3, 8, 13, 16, 40):
             Checked(net, path).check(model.inputs(random, 3, length))
@@ -157,8 +158,8 @@ def test_lengths_of_a_model_that_padding_changes_are_refused(tmp_path: Path, sto
     path = tmp_path / "model.onnx"
     path.write_bytes(pooling().model.SerializeToString())
 
-    with pytest.raises(InvalidRequest, match="not padded"):
-        braid.compile(path, lengths=[8, 16], store=store)
+    with pytest.raises(InvalidRequest, match="by zeros has an error of"):
+        braid.compile(path, pad={"length": "zeros"}, lengths=[8, 16], store=store)
 
 
 @pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)

@@ -60,62 +60,6 @@ def masked_attention() -> AnyLength:
     return AnyLength(as_model(drawn), draw)
 
 
-def two_texts(*, mask_of_pairs: bool = False) -> AnyLength:
-    """Question and passage, each with a mask -> each attends to the other; scores of all pairs.
-
-    With ``mask_of_pairs`` one mask [batch, asked, read] says what questions see of passages.
-    """
-    random = np.random.default_rng(4)
-    weights = {"table": _floats(random, WORDS, WIDTH), "w": _floats(random, WIDTH, WIDTH) / 3}
-    weights |= {"one": np.array(1, np.float32), "low": np.array(-1e4, np.float32)}
-    weights |= {"axis": np.array([1])}
-    nodes = [
-        node("Gather", ["table", "question"], ["x"]),
-        node("Gather", ["table", "passage"], ["c"]),
-        node("MatMul", ["x", "w"], ["xw"]),
-        node("Transpose", ["c"], ["ct"], perm=[0, 2, 1]),
-        node("MatMul", ["xw", "ct"], ["scores"]),
-        node("Transpose", ["scores"], ["turned"], perm=[0, 2, 1]),
-    ]
-    sides = (("asked", "scores", "c"), ("read", "turned", "x"))
-    for mask, scores, values in sides[: 1 if mask_of_pairs else 2]:
-        nodes += [
-            node("Cast", [f"{mask}_mask"], [f"{mask}_kept"], to=TensorProto.FLOAT),
-            node("Sub", ["one", f"{mask}_kept"], [f"{mask}_gone"]),
-            node("Mul", [f"{mask}_gone", "low"], [f"{mask}_bias"]),
-            *(
-                []
-                if mask_of_pairs
-                else [node("Unsqueeze", [f"{mask}_bias", "axis"], [f"{mask}_row"])]
-            ),
-            node(
-                "Add", [scores, f"{mask}_bias" if mask_of_pairs else f"{mask}_row"], [f"{mask}_m"]
-            ),
-            node("Softmax", [f"{mask}_m"], [f"{mask}_p"], axis=-1),
-            node("MatMul", [f"{mask}_p", values], [f"{mask}_y"]),
-        ]
-    axes = {"question": ["batch", "asked"], "passage": ["batch", "read"]}
-    outputs = {"scores": ["batch", "asked", "read"], "asked_y": ["batch", "asked", WIDTH]}
-    if mask_of_pairs:
-        axes |= {"asked_mask": ["batch", "asked", "read"]}
-    else:
-        axes |= {"asked_mask": ["batch", "read"], "read_mask": ["batch", "asked"]}
-        outputs |= {"read_y": ["batch", "read", WIDTH]}
-
-    def draw(random: np.random.Generator, rows: int, length: int) -> Mapping[str, Array]:
-        extents = {"batch": rows, "asked": length, "read": int(random.integers(41, 49))}
-        drawn = {}
-        for name, dims in axes.items():
-            shape = [extents[dim] for dim in dims]
-            drawn[name] = random.integers(0, 2 if "mask" in name else WORDS, shape)
-            if "mask" in name:
-                drawn[name][..., 0] = 1
-        return drawn
-
-    inputs = tensors(TensorProto.INT64, **axes)
-    return AnyLength(as_model(graph(nodes, inputs, tensors(**outputs), weights)), draw)
-
-
 def _of_floats(
     nodes: list[onnx.NodeProto],
     weights: Mapping[str, Array],

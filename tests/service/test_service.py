@@ -247,7 +247,8 @@ def test_padding_stands_wherever_a_model_is_shown(
     shared: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, at = str(open_length(tmp_path / "padded.onnx")), ("--address", shared.address)
-    register = ["register", "padded", model, "--planner", "sequential", "--wait", *at]
+    plain = ["register", "padded", model, "--planner", "sequential", "--wait", *at]
+    register = [*plain, "--pad", "length=zeros"]
 
     def said(*arguments: str) -> str:
         assert main(list(arguments)) == 0
@@ -261,9 +262,9 @@ def test_padding_stands_wherever_a_model_is_shown(
                 m for m in json.loads(said("models", "--json", *at)) if m["name"] == "padded"
             )
             page = shared.http("/console/models/padded")
-            said(*register, "--no-pad")
-            (forbidden,) = client.model("padded").padding
-            assert main([*register, "--pad", "length=repeat"]) == 1
+            said(*plain)
+            (not_asked,) = client.model("padded").padding
+            assert main([*plain, "--pad", "width=zeros"]) == 1
         finally:
             client.delete("padded")
 
@@ -272,8 +273,9 @@ def test_padding_stands_wherever_a_model_is_shown(
     (axis,) = listed["padding"]
     assert (axis["axis"], axis["exact"], axis["inputs"]) == ("length", True, {"x": "zeros"})
     assert axis["error"] == 0
-    assert not forbidden.exact
-    assert "which is exact; ask for no other" in capsys.readouterr().err
+    assert not not_asked.exact
+    assert not_asked.reason == "nothing asks for it; errors: 0.0e+00 by zeros, 0.0e+00 by repeat"
+    assert "pad names width; axes looked at in the import: length" in capsys.readouterr().err
 
 
 def test_lengths_are_scheduled_and_shown(
@@ -281,6 +283,7 @@ def test_lengths_are_scheduled_and_shown(
 ) -> None:
     model, at = str(open_length(tmp_path / "lengths.onnx")), ("--address", shared.address)
     register = ["register", "lengths", model, "--planner", "sequential", "--wait", *at]
+    register += ["--pad", "length=zeros"]
     options = ("--batch-sizes", "1", "--lengths", "32,16")
 
     def said(*arguments: str) -> str:

@@ -2,7 +2,7 @@
 
 source ─> lower ─> passes ─> example ─> verify at batch 1
                                               └─> guess the batch ─> verify at 1, 3, 5
-                                                              where padding is exact ─> write
+                                                              errors of padding ─> write
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.report import BatchAxes, Report, Verified, file_digest
 from braid.engine.importer.host.request import ImportRequest
 from braid.engine.importer.host.samples import Arrays, digest_of, read_samples
-from braid.engine.importer.padding.find import padded_axes
+from braid.engine.importer.padding import padded_axes
 from braid.engine.importer.rows.facts import RowsMeet
 from braid.engine.importer.rows.find import show_rows_apart
 from braid.engine.importer.upload.batch_axis import (
@@ -93,7 +93,7 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
     study, reference = _in_parts_or_whole(source, request, samples, on_progress)
     if source.remark:
         study = replace(study, warnings=(*study.warnings, source.remark))
-    on_progress(0.85, "looking where padding is exact")
+    on_progress(0.85, "measuring errors of padding")
     padding = padded_axes(study.subject, study.batch, reference) if study.is_verified else ()
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, request.upload, source)

@@ -62,8 +62,8 @@ def add_parser(subparsers: Subparsers) -> None:
         type=padded_axis,
         action="append",
         default=[],
-        help="pad requests along an axis by zeros or repeat (of the last position), though the "
-        "import does not show that to be exact; fails if its trials disagree",
+        help="pad requests along an axis by zeros or repeat (of the last position); fails if the "
+        "import's trials disagree",
     )
     padding.add_argument("--no-pad", action="store_true", help="never pad requests")
     parser.add_argument(

@@ -82,7 +82,7 @@ class Execution(Protocol):
 
 def _joined(model: ModelReplica, pieces: Sequence[Piece]) -> ShapeClass:
     """Return the class that pieces of one lane run in: its own, or that of their longest."""
-    if not model.lengths.axes:
+    if model.lengths.axis is None:
         return pieces[0].request.shape_class
     if isinstance(lane := pieces[0].ticket.lane, ShapeClass):
         return lane
@@ -220,8 +220,8 @@ class DeviceExecution:
             pieces = still_wanted(pieces, monotonic())
             sent = BatchRun(model, ready, offset, pieces, size, sent_ns, prepare_ns, shape_class)
             if pieces:
-                memory, axes = self._device.arena.view, model.lengths.axes
-                is_finite = write_rows(memory, offset, ready, pieces, axes)
+                memory, padded = self._device.arena.view, model.lengths.axis
+                is_finite = write_rows(memory, offset, ready, pieces, padded)
                 slot = memory[offset : offset + ready.layout.size_bytes]
                 model.record(shape_class, size, slot)
                 unwanted = partial(when_all_ended, pieces)
@@ -256,7 +256,7 @@ class DeviceExecution:
                     ready.heap_bytes += lacking_bytes + lacking_bytes // HEAP_MARGIN
                     return None
             model.ran(run.shape_class, run.size, ready, compute_us / 1e6)
-            if model.lengths.axes and not run.shape_class.is_alone:
+            if model.lengths.axis and not run.shape_class.is_alone:
                 for piece in run.pieces:
                     model.buckets.count(piece.request.shape_class, piece.rows, run.shape_class)
                     model.padding_check.ran(piece.request, run.shape_class)

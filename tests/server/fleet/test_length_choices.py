@@ -11,7 +11,7 @@ import pytest
 
 from braid.core.inputs import ShapeClass
 from braid.core.measurement import PlanMeasurement
-from braid.core.padding import BY_CONSTRUCTION, ZEROS, PaddedAxis, PaddedInput
+from braid.core.padding import BY_REQUEST, ZEROS, PaddedAxis, PaddedInput
 from braid.core.tensor import TensorType
 from braid.scheduler.options import PlannerSettings
 from braid.server.inference.choose_lengths import LEAST_ROWS
@@ -24,7 +24,7 @@ from tests.server.jobs.fakes import a_moment, template
 
 UP_TO = 200
 AXIS = PaddedAxis(
-    *("length", True, {"x": PaddedInput(1, ZEROS)}, {"y": 1}, UP_TO, 0.0, BY_CONSTRUCTION, "")
+    *("length", True, {"x": PaddedInput(1, ZEROS)}, {"y": 1}, UP_TO, 0.0, BY_REQUEST, "")
 )
 
 

@@ -22,7 +22,7 @@ from braid.compiler.imported_model import read_imported
 from braid.compiler.options import ModelOptions
 from braid.core.errors import InvalidRequest, Unavailable
 from braid.core.inputs import GivenTensor
-from braid.core.padding import PaddedAxis
+from braid.core.padding import ZEROS, PaddedAxis
 from braid.core.plan import sequential_plan
 from braid.core.program import PlanToRun
 from braid.core.runtimes import ONNXRUNTIME
@@ -51,11 +51,9 @@ from tests.models.of_any_length import (
     WORDS,
     AnyLength,
     Array,
-    batch_statistics,
     convolution_over_time,
     masked_attention,
     pooling,
-    two_texts,
 )
 from tests.server.inference.batching import Watcher
 
@@ -157,7 +155,8 @@ async def served(
 ) -> AsyncIterator[Served]:
     """The model under the schedule of a registration that compared these candidates.
 
-    Its import compared it with ``reference``, and found ``padding``; None: what is right.
+    Its import compared it with ``reference``, and found ``padding``; None: what is right. The
+    registration asks for zeros along the length where rows share batches and trials agree.
     """
     upload = folder / "model.onnx"
     upload.write_bytes(of.model.SerializeToString())
@@ -168,7 +167,10 @@ async def served(
     report = replace(imported.report, verified=verified)
     if padding is not None:
         report = replace(report, padding=padding)
-    imported = replace(imported, report=report, padding_failure=padding_failure)
+    axes = report.padding if report.batch is not None else ()
+    asked = {one.axis: ZEROS for one in axes if one.tried.get(ZEROS, 1.0) <= TOLERANCE}
+    options = replace(imported.options, pad=asked)
+    imported = replace(imported, options=options, report=report, padding_failure=padding_failure)
     version = ModelVersion("m", 1, digest, 1, imported.options)
     replica = ModelReplica(version, imported, device)
     await device.load(digest, imported.artefact)
@@ -431,23 +433,6 @@ async def most_rows(under: Served, inputs: Sequence[Mapping[str, Array]]) -> int
     return most
 
 
-async def test_requests_share_batches_along_two_axes_unless_a_mask_has_both(
-    device: Device, tmp_path: Path
-) -> None:
-    for mask_of_pairs in (False, True):
-        random, model = np.random.default_rng(12), two_texts(mask_of_pairs=mask_of_pairs)
-        (folder := tmp_path / str(mask_of_pairs)).mkdir()
-        async with served(device, model, folder, RAN) as under:
-            assert [axis.exact for axis in under.replica.padding] == [True, True]
-            async with asyncio.TaskGroup() as requests:
-                for length in random.integers(17, 25, 40):
-                    requests.create_task(under.check(model.inputs(random, 1, int(length))))
-            inputs = [model.inputs(random, 1, 17 + at % 8) for at in range(24)]
-            lanes = {under.replica.lane_of(under.request(x)) for x in inputs}
-            assert (len(lanes) == 1) != mask_of_pairs
-            assert mask_of_pairs or await most_rows(under, inputs) > 1
-
-
 async def test_a_request_whose_mask_hides_its_first_word_is_not_padded(
     device: Device, tmp_path: Path
 ) -> None:
@@ -495,11 +480,9 @@ async def test_requests_padded_to_scheduled_lengths_equal_the_reference(
     options = ModelOptions((1, 4), lengths="8,24,48")
     try:
         async with served(device, model, tmp_path, SLOW, options=options) as under:
-            is_padded = of is not batch_statistics  # else its rows are not each on their own
             for length in (8, 5, 24, 9, 47, 60):
                 ran = await under.check(model.inputs(random, 1, length))
-                is_planned = length in (8, 24, 48) or (is_padded and length < 48)
-                assert ran.startswith(SEQUENTIAL if is_planned else ONNXRUNTIME)
+                assert ran.startswith(SEQUENTIAL if length <= 48 else ONNXRUNTIME)
             assert under.replica.other_shapes.prepared == 0
             async with asyncio.TaskGroup() as requests:
                 for _ in range(60):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from braid.core.inputs import ShapeClass
-from braid.core.padding import BY_CONSTRUCTION, MASK, PaddedAxis, PaddedInput
+from braid.core.padding import BY_REQUEST, MASK, PaddedAxis, PaddedInput
 from braid.core.plan import sequential_plan
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule, ScheduleKey
@@ -18,7 +18,7 @@ from braid.server.inference.buckets import PROBE, Buckets
 from braid.server.inference.lengths import elements_of
 from braid.server.inference.shape_latencies import ShapeTimes, bin_of
 
-AXIS = PaddedAxis("length", True, {"mask": PaddedInput(1, MASK)}, {}, 256, 0.0, BY_CONSTRUCTION, "")
+AXIS = PaddedAxis("length", True, {"mask": PaddedInput(1, MASK)}, {}, 256, 0.0, BY_REQUEST, "")
 
 
 @dataclass

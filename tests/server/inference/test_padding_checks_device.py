@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from braid.compiler.options import ModelOptions
-from braid.core.padding import BY_CONSTRUCTION, ZEROS, PaddedAxis, PaddedInput
+from braid.core.padding import BY_REQUEST, ZEROS, PaddedAxis, PaddedInput
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL
 from braid.server.devices.device import Device
@@ -26,10 +26,8 @@ from tests.server.jobs.fakes import a_moment
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WRONG = PaddedAxis(
-    *("length", True, {"x": PaddedInput(1, ZEROS)}, {}, 64, 0.0, BY_CONSTRUCTION, "")
-)
-"""An import's verdict on a mean over the length, as it must never be."""
+WRONG = PaddedAxis(*("length", True, {"x": PaddedInput(1, ZEROS)}, {}, 64, 0.0, BY_REQUEST, ""))
+"""A verdict on a mean over the length, as it must never be."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

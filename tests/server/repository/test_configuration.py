@@ -241,9 +241,19 @@ def test_a_parameter_says_which_lengths_are_scheduled() -> None:
     assert read("").options.lengths == AUTO_LENGTHS
 
 
+def test_a_parameter_says_how_requests_are_padded() -> None:
+    config = read('parameters { key: "pad" value { string_value: "length=zeros" } }')
+
+    assert config.options.pad == {"length": "zeros"}
+    assert config.passed_over == ()
+    assert read("").options.pad == {}
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
+        ("pad", "zeros", "give AXIS=zeros"),
+        ("pad", "length=ones", "there are zeros, repeat"),
         ("lengths", "short", "lengths are auto, none or integers"),
         ("lengths", "0,8", "lengths start at 1"),
         ("residency", "sometimes", "pinned, resident, on-demand"),
