@@ -15,7 +15,7 @@ from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as wire
 
-from braid.compiler.options import AUTO_LENGTHS, ModelOptions
+from braid.compiler.options import NO_LENGTHS, ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.scheduler.options import PlannerSettings
 from braid.server.repository.declared import data_type_name
@@ -73,7 +73,7 @@ class Configuration:
     """Wishes of a ModelConfig."""
 
     batch_sizes: tuple[int, ...] = ()  # to schedule; none: 1, and what pays
-    lengths: str = AUTO_LENGTHS  # of the padded axis, to schedule
+    lengths: str = NO_LENGTHS  # of the padded axis, to schedule
     batchable: bool = False  # rows may share batches whatever the import shows
     max_batch_size: int | None = None  # None: nothing is declared of the batch
     versions: VersionPolicy | None = None  # None: left open
@@ -213,7 +213,7 @@ def _versions(policy: Any) -> VersionPolicy | None:
 
 def _lengths(parameters: Any) -> str:
     """Return the lengths to schedule. Raises InvalidRequest: they are no lengths."""
-    given = parameters[_LENGTHS].string_value if _LENGTHS in parameters else AUTO_LENGTHS
+    given = parameters[_LENGTHS].string_value if _LENGTHS in parameters else NO_LENGTHS
     return ModelOptions((1,), lengths=given).lengths
 
 

@@ -222,7 +222,6 @@ def test_registering_again_after_a_failure_tries_the_same_version_again(
         ModelOptions(no_pad=True),
         ModelOptions(input_shapes={"x": (1, 8)}, more_shapes=({"x": (1, 9)}, {"x": (1, 7)})),
         ModelOptions(lengths="16,32"),
-        ModelOptions(lengths="none"),
     ],
 )
 def test_other_options_are_another_version(store: Store, options: ModelOptions) -> None:
