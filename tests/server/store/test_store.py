@@ -359,3 +359,26 @@ def test_old_jobs_are_forgotten_and_unfinished_ones_never(store: Store) -> None:
 
     assert [job.model for job in store.jobs()] == ["e", "d", "a"]
     store.close()
+
+
+# Padding.
+
+
+@pytest.mark.parametrize(
+    ("seen", "failure"), [('"chosen": [8]', ""), ('"padding_failure": "an error"', "an error")]
+)
+def test_what_was_stored_of_lengths_is_read_for_padding_alone(
+    store: Store, seen: str, failure: str
+) -> None:
+    model = register(store).model
+    store.close()
+    row = f"'lenet', 1, '{model.sha256}', '{{\"rows\": {{\"8\": 1}}, {seen}}}'"
+    columns = "name, version, sha256, seen"
+    execute(url_of(store), f"INSERT INTO lengths ({columns}) VALUES ({row})")
+
+    store = reopened(store)
+
+    assert store.padding_failure(model) == failure
+    store.refuse_padding(model, "another one")
+    assert store.padding_failure(model) == (failure or "another one")
+    store.close()
