@@ -73,11 +73,8 @@ class Bounds:
 def exact_within(model: Any) -> Bounds:
     """Return bounds of integer inputs within which OpenVINO computes as ONNX defines.
 
-    Args:
-        model: of static shapes, its constants folded.
-
-    Raises:
-        PreconditionFailed: there may be none; names the operator.
+    ``model`` is of static shapes, its constants folded. Raises ``PreconditionFailed``, naming an
+    operator, if there may be none.
     """
     walk = _Walk()
     for node in model.get_ordered_ops():
@@ -105,11 +102,7 @@ class _Walk:
         self._integers: dict[str, _Integers] = {}
 
     def take(self, node: Any, kind: str) -> None:
-        """Take the next node in topological order.
-
-        Raises:
-            PreconditionFailed: it is not on the white list, or an integer may be too large for it.
-        """
+        """Take the next node in topological order, or raise ``PreconditionFailed``."""
         ports = [node.input_value(place) for place in range(node.get_input_size())]
         makes = any(_is_integer(port) and port.get_target_inputs() for port in node.outputs())
         reads = any(_is_integer(port) and not _is_constant(port) for port in ports)

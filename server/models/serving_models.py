@@ -251,8 +251,9 @@ class ServingModels(KnownModels):
         """Let a version whose model is loaded on a device answer there.
 
         If it does already, nothing changes. It begins with the sequential plan. What the version
-        served before finishes its accepted requests, on all devices, and goes. Raises InvalidRequest (its shapes), DeviceOutOfMemory, or
-        PreconditionFailed: it was deleted or replaced meanwhile.
+        served before finishes its accepted requests, on all devices, and goes. Raises
+        InvalidRequest (its shapes), DeviceOutOfMemory, or PreconditionFailed: it was deleted or
+        replaced meanwhile.
         """
         if not self._lacks(model, device):
             return
