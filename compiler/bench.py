@@ -23,7 +23,6 @@ from braid.core.errors import WorkerRestarting
 from braid.engine.link.messages import (
     DescribeDevice,
     DeviceDescription,
-    HoldMeasurements,
     LoadModel,
     ProgramRequest,
     UnloadModel,
@@ -52,16 +51,10 @@ class MeasuringHost(Protocol):
     """A worker process that measures."""
 
     searches: bool  # whether it plans, too
-    is_awaited: bool
-    """Whether somebody waits for what it measures; the rest is for idle time."""
 
     @property
     def is_measuring(self) -> bool:
         """True if a call is open that competes with the serving worker for cores."""
-
-    @property
-    def is_held(self) -> bool:
-        """True if what it measures stands still."""
 
     @property
     def pid(self) -> int | None:
@@ -73,12 +66,6 @@ class MeasuringHost(Protocol):
 
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Reply to a request about a loaded model; raises WorkerRestarting as ``describe`` does."""
-
-    def hold(self) -> None:
-        """Let what is measured stand still where it is, so that requests have the cores."""
-
-    def go_on(self) -> None:
-        """Let what is held go on."""
 
     def wake(self) -> None:
         """Prepare for calls that will come soon."""
@@ -101,8 +88,7 @@ class ServingProcess(MeasuringHost):
     """Worker that serves, which measures between requests."""
 
     searches = False
-    is_measuring = is_held = False
-    is_awaited = True
+    is_measuring = False
 
     def __init__(self, link: WorkerLink) -> None:
         self._link = link
@@ -112,12 +98,6 @@ class ServingProcess(MeasuringHost):
 
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         return await self._link.call(request, on_progress)
-
-    def hold(self) -> None:
-        """Do nothing: it measures between requests."""
-
-    def go_on(self) -> None:
-        """Do nothing."""
 
     def wake(self) -> None:
         """Do nothing: the worker is up."""
@@ -133,13 +113,10 @@ class MeasuringProcess(MeasuringHost):
     """A worker process that exists while a device is measured. Belongs to the event loop.
 
     none ──wake, call──> running ──idle for ``idle_seconds``, close──> none
-                           ▲ └──hold──> stands still, and calls wait
-                           └──────────────go_on──┘
                                    └──dies: open calls fail with WorkerRestarting──> none
     """
 
     searches = True
-    is_awaited = True
 
     def __init__(
         self,
@@ -161,8 +138,6 @@ class MeasuringProcess(MeasuringHost):
         self._loaded: set[str] = set()
         self._open_calls = 0
         self._is_closed = False
-        self._may_go_on = asyncio.Event()
-        self._may_go_on.set()
         self._ending: asyncio.TimerHandle | None = None
         self._background = BackgroundTasks(f"bench of {name}")
 
@@ -177,7 +152,6 @@ class MeasuringProcess(MeasuringHost):
     async def describe(self) -> DeviceDescription:
         self._open_calls += 1
         try:
-            await self._may_go_on.wait()
             async with self._changing:
                 process = await self._started()
             return await process.send(DescribeDevice())
@@ -192,31 +166,11 @@ class MeasuringProcess(MeasuringHost):
         """Send a call; the worker is started and the model loaded first, where needed."""
         self._open_calls += 1
         try:
-            await self._may_go_on.wait()
             process = await self._with_model(request.program.digest)
             return await process.send(request, on_progress)
         finally:
             self._open_calls -= 1
             self._end_when_idle()
-
-    @property
-    def is_held(self) -> bool:
-        return not self._may_go_on.is_set()
-
-    def hold(self) -> None:
-        if not self.is_held:
-            self._may_go_on.clear()
-            self._tell_held()
-
-    def go_on(self) -> None:
-        if self.is_held:
-            self._may_go_on.set()
-            self._tell_held()
-
-    def _tell_held(self) -> None:
-        """Tell the worker whether it is held; one that starts is told when it is up."""
-        if self._process is not None and self._is_up:
-            self._send(self._process, HoldMeasurements(self.is_held))
 
     def wake(self) -> None:
         self._background.start(self._start())
@@ -276,8 +230,6 @@ class MeasuringProcess(MeasuringHost):
         if not self._is_up:
             await self._answers(process)
             self._is_up = True
-            if self.is_held:
-                self._tell_held()
         return process
 
     def _check_open(self) -> None:

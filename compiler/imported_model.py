@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from braid.compiler.options import (
-    AUTO_LENGTHS,
     LARGER_SIZES,
     MAX_SHAPES,
     NO_LENGTHS,
@@ -41,7 +40,6 @@ class ImportedModel:
     artefact: Path
     graph: OpGraph  # the template: the batch and open extents are symbols
     report: Report
-    chosen_lengths: tuple[int, ...] = ()  # where they follow from requests
     padding_failure: str = ""  # how a padded request was answered wrongly: none is padded again
 
     @property
@@ -103,16 +101,6 @@ class ImportedModel:
         tolerance = report.verified.tolerance
         return as_asked(report.padding, options.pad, tolerance, is_forbidden=options.no_pad)
 
-    @property
-    def auto_axis(self) -> PaddedAxis | None:
-        """The padded axis whose lengths follow from requests; None: there is not just one.
-
-        Nor do they with samples, which are of one shape.
-        """
-        exact = [axis for axis in self.padding if axis.exact]
-        is_auto = self.options.lengths == AUTO_LENGTHS and not self.options.samples
-        return exact[0] if is_auto and len(exact) == 1 else None
-
     def at_shapes(self) -> tuple[ImportedModel, ...]:
         """Return the model at each shape that it is scheduled for, the main one first.
 
@@ -120,20 +108,15 @@ class ImportedModel:
         two shapes are equal, or there are too many.
         """
         options = self.options
-        if not (options.more_shapes or options.given_lengths or self.chosen_lengths):
+        if not (options.more_shapes or options.given_lengths):
             return (self,)
         shapes = [self._at(shapes) for shapes in (options.input_shapes, *options.more_shapes)]
         if len({one.shapes_text for one in shapes}) < len(shapes):
             raise InvalidRequest("two of the input shapes are equal; give each of them once")
-        axis = self.auto_axis
-        lengths = tuple(one for one in self.chosen_lengths if axis and one <= axis.up_to)
         if options.given_lengths:
-            lengths, axis = options.given_lengths, self._axis_of_lengths()
-        if axis is not None and lengths:
-            at_lengths = [self._at(self._with_length(axis, length)) for length in lengths]
-            is_given = options.given_lengths and axis.axis in self._given_dims
-            is_left_open = bool(options.given_lengths) and not is_given
-            shapes = at_lengths if is_left_open else [*shapes, *at_lengths]
+            axis = self._axis_of_lengths()
+            at_lengths = [self._at(self._with_length(axis, one)) for one in options.given_lengths]
+            shapes = [*(shapes if axis.axis in self._given_dims else ()), *at_lengths]
         by_text: dict[str, ImportedModel] = {}
         for one in shapes:
             by_text.setdefault(one.shapes_text, one)
@@ -177,7 +160,7 @@ class ImportedModel:
     def _at(self, shapes: Shapes) -> ImportedModel:
         options = self.options
         one = replace(options, input_shapes=shapes, more_shapes=(), lengths=NO_LENGTHS)
-        return replace(self, options=one, chosen_lengths=())
+        return replace(self, options=one)
 
     @property
     def is_planned(self) -> bool:

@@ -21,7 +21,7 @@ MAX_DIMS = 16
 MAX_SHAPES = 16
 """Shapes that one model is scheduled for: each has plans, and memory, of its own."""
 
-AUTO_LENGTHS, NO_LENGTHS = "auto", "none"
+NO_LENGTHS = "none"
 """Lengths that follow from the requests, where padding is exact; and no lengths of their own."""
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -45,7 +45,7 @@ class ModelOptions:
     pad: Mapping[str, str] = field(default_factory=dict)  # axis -> way, where nothing shows it
     no_pad: bool = False  # requests are never padded
     more_shapes: tuple[Shapes, ...] = ()  # scheduled beside ``input_shapes``, in the same form
-    lengths: str = AUTO_LENGTHS  # of the padded axis, scheduled, too: those, or "16,32,64"
+    lengths: str = NO_LENGTHS  # of the padded axis, scheduled, too: those, or "16,32,64"
     batchable: bool = False  # rows of requests share batches though the graph does not show it safe
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class ModelOptions:
     @property
     def given_lengths(self) -> tuple[int, ...]:
         """Lengths of the padded axis that were asked for, ascending."""
-        if self.lengths in (AUTO_LENGTHS, NO_LENGTHS):
+        if self.lengths == NO_LENGTHS:
             return ()
         return tuple(map(int, self.lengths.split(",")))
 
@@ -118,7 +118,7 @@ class ModelOptions:
         if self.more_shapes:
             shapes = [{name: [*shape] for name, shape in one.items()} for one in self.more_shapes]
             document["more_shapes"] = shapes
-        if self.lengths != AUTO_LENGTHS:
+        if self.lengths != NO_LENGTHS:
             document["lengths"] = self.lengths
         if self.batchable:
             document["batchable"] = True
@@ -158,7 +158,7 @@ def options_from_json(document: Mapping[str, Any]) -> ModelOptions:
         document.get("pad", {}),
         document.get("no_pad", False),
         tuple(map(_as_tuples, document.get("more_shapes", ()))),
-        document.get("lengths", AUTO_LENGTHS),
+        document.get("lengths", NO_LENGTHS),
         document.get("batchable", False),
     )
 
@@ -169,15 +169,14 @@ def _as_tuples(shapes: Mapping[str, Sequence[int]]) -> Shapes:
 
 def _canonical(lengths: str) -> str:
     """Return lengths as they are stored. InvalidRequest: no lengths, equal, or too many."""
-    text = lengths.strip() or AUTO_LENGTHS
-    if text in (AUTO_LENGTHS, NO_LENGTHS):
+    text = lengths.strip() or NO_LENGTHS
+    if text == NO_LENGTHS:
         return text
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         raise InvalidRequest(
-            f"lengths are {AUTO_LENGTHS}, {NO_LENGTHS} or integers between commas, "
-            f"not {text[:50]!r}"
+            f"lengths are {NO_LENGTHS} or integers between commas, not {text[:50]!r}"
         ) from None
     if len(numbers) > MAX_SHAPES:
         raise InvalidRequest(f"at most {MAX_SHAPES} lengths are scheduled, not {len(numbers)}")

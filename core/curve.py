@@ -32,12 +32,6 @@ class Curve:
             value = before + (value - before) * (near - low) / (high - low)
         return value * place / near
 
-    def within(self, place: float) -> float | None:
-        """Interpolate; beyond the places the nearest of them counts."""
-        if not self._places:
-            return None
-        return self.at(min(max(place, self._places[0]), self._places[-1]))
-
 
 def _rising(values: Sequence[float]) -> list[float]:
     """Return the nearest values, by least squares, that never fall (pool adjacent violators)."""

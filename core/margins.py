@@ -12,7 +12,6 @@ KERNEL_GAIN = 0.05  # a kernel over the usual one
 PART_GAIN = 0.03  # a plan of several engines, by prediction, over the best of one engine
 SIZE_GAIN = 0.05  # a row in a larger batch
 PRECISION_GAIN = 0.03  # a narrower precision, which errs more, over the best wider plan
-LENGTHS_GAIN = 0.05  # other scheduled lengths over those there are
 BRANCH_GAIN = 0.15  # lanes beside each other, of all work
 
 CANDIDATE_RATIO = 1.3  # of a plan that takes no part in service

@@ -40,7 +40,7 @@ class LengthCosts:
         self._elements = elements
         self._ratios: dict[float, float] = {}  # length -> plan's latency over the session's
         self._compared_s: dict[float, float] = {}  # length -> the session's, in that comparison
-        self._ratio, self._compared = Curve({}), Curve({})
+        self._compared = Curve({})
 
     def compared(self, length: int, schedule: Schedule) -> None:
         """Learn from the comparison that a schedule rests on."""
@@ -48,17 +48,10 @@ class LengthCosts:
         if plan_us and session_us:
             self._ratios[length] = plan_us / session_us
             self._compared_s[length] = session_us / 1e6
-            self._draw()
         else:
-            self.forget(length)
-
-    def forget(self, length: int) -> None:
-        self._ratios.pop(length, None)
-        self._compared_s.pop(length, None)
-        self._draw()
-
-    def _draw(self) -> None:
-        self._ratio, self._compared = Curve(self._ratios), Curve(self._compared_s, rises=True)
+            self._ratios.pop(length, None)
+            self._compared_s.pop(length, None)
+        self._compared = Curve(self._compared_s, rises=True)
 
     def unpadded_s(self, length: int) -> float | None:
         """Expected seconds of a length without padding, relative to others; None: not known.
@@ -69,17 +62,13 @@ class LengthCosts:
             return self._times.expected_s(self._elements(length))
         return self._compared.at(length)
 
-    def planned_s(self, length: int) -> float | None:
-        """Expected seconds of a length if it had, or has, a schedule; None: not known."""
-        unpadded_s, ratio = self.unpadded_s(length), self._ratio.within(length)
-        return None if unpadded_s is None or ratio is None else unpadded_s * ratio
-
     def is_cheaper(self, length: int, scheduled: int) -> bool:
         """Whether a scheduled length takes less than a shorter one does unpadded."""
-        unpadded_s, planned_s = self.unpadded_s(length), self.planned_s(scheduled)
-        if unpadded_s is None or planned_s is None:
+        ratio = self._ratios.get(scheduled)
+        own_s, longer_s = self.unpadded_s(length), self.unpadded_s(scheduled)
+        if ratio is None or own_s is None or longer_s is None:
             return False
-        return scheduled in self._ratios and planned_s < (1 - LEAST_SAVED) * unpadded_s
+        return ratio * longer_s < (1 - LEAST_SAVED) * own_s
 
 
 class ScheduledLengths:
@@ -99,12 +88,6 @@ class ScheduledLengths:
         self._next.clear()
         if schedule is not None:
             self.costs.compared(length_of(shape_class, self.axis), schedule)
-
-    def drop(self, shape_class: ShapeClass) -> None:
-        """Pad no more to a class."""
-        self._scheduled.discard(shape_class)
-        self._next.clear()
-        self.costs.forget(length_of(shape_class, self.axis))
 
     def longer(self, own: ShapeClass) -> ShapeClass | None:
         """Return the next longer scheduled class; None: there is none, or ``own`` is scheduled."""

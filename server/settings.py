@@ -217,8 +217,7 @@ class Settings(FleetSettings):
     # of the repository, also those whose files cannot serve.
     ready_models: Annotated[tuple[str, ...], NoDecode] = ()
 
-    # In idle time, plans are compared on inputs of requests, lengths to schedule are chosen by
-    # those of requests, and padded requests are checked again.
+    # In idle time, plans are compared on inputs of requests, and padded requests are checked again.
     compare_again: bool = True
 
     # Triton's nv_inference_* names beside Braid's own metrics.

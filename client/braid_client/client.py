@@ -200,7 +200,7 @@ class Client(Connection):
                 position). The job fails if trials of the import disagree.
             no_pad: requests are never padded, also where an earlier version showed that as exact.
             lengths: of the one axis along which requests are padded, to schedule beside the input
-                shapes; "auto" (if empty): they follow from the lengths of requests; "none".
+                shapes; "none", or empty: no others.
             batchable: rows of requests may share batches though the import did not show that they
                 do not influence each other. A wrong statement lets callers change others' answers.
             residency: "pinned", "resident" or "on-demand", for all versions of the name; None: as

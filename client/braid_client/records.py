@@ -241,12 +241,10 @@ class Lengths:
     axis: str
     rows: Mapping[int, int]  # that were answered, by length; long ones in steps
     scheduled: tuple[int, ...]
-    chosen: tuple[int, ...]  # of those: the ones that follow from the rows
 
     def __str__(self) -> str:
         scheduled = ", ".join(map(str, self.scheduled)) or "none"
-        chosen = f"; {', '.join(map(str, self.chosen))} by the requests" if self.chosen else ""
-        return f"{self.axis}: scheduled lengths: {scheduled}{chosen}"
+        return f"{self.axis}: scheduled lengths: {scheduled}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +409,7 @@ def _lengths_from_wire(message: admin_pb2.Model) -> Lengths | None:
     if not message.HasField("lengths"):
         return None
     of = message.lengths
-    return Lengths(of.axis, dict(sorted(of.rows.items())), tuple(of.scheduled), tuple(of.chosen))
+    return Lengths(of.axis, dict(sorted(of.rows.items())), tuple(of.scheduled))
 
 
 def register_header(

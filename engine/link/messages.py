@@ -231,13 +231,6 @@ class DropMeasurement(WorkerRequest[Acknowledged]):
 
 
 @dataclass(frozen=True, slots=True)
-class HoldMeasurements(WorkerRequest[Acknowledged]):
-    """Let measurements stand still, or go on; in between only inferences are answered."""
-
-    is_held: bool
-
-
-@dataclass(frozen=True, slots=True)
 class DescribeProgram(ProgramRequest[ProgramDescription]):
     """Describe the static graph of a program."""
 
@@ -318,7 +311,6 @@ AnyRequest = (
     | ReleaseExecutable
     | RunExecutable
     | DropMeasurement
-    | HoldMeasurements
     | DescribeProgram
     | FindFacts
     | FindKernels

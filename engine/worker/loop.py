@@ -36,7 +36,6 @@ from braid.engine.link.messages import (
     DropMeasurement,
     FindFacts,
     FindKernels,
-    HoldMeasurements,
     LoadModel,
     MeasurementRequest,
     MeasureParts,
@@ -96,7 +95,6 @@ class Worker(YieldToRequests):
         self._poller.register(channel.fileno(), select.POLLIN)
         self._waiting: deque[WorkerCall] = deque()  # received, and not inference
         self._is_closed = False
-        self._is_held = False  # nothing is measured; requests run
         self._went_on_at = monotonic()  # when work that is not inference began again
         models = ModelTable(backend, self)
         self._measurements = Measurements(backend, models, self)
@@ -111,7 +109,6 @@ class Worker(YieldToRequests):
             ReleaseExecutable: calls.release,
             DescribeProgram: calls.describe_program,
             DropMeasurement: self._drop,
-            HoldMeasurements: self._hold,
         }
         self.measurements: dict[type, Callable[[Any], Task]] = {
             FindFacts: self._measurements.facts,
@@ -156,18 +153,7 @@ class Worker(YieldToRequests):
         requests = self._arrived(timeout_ms)
         if requests:
             self._infer(requests, and_more=timeout_ms is None)
-        if self._is_held:
-            self._stand_still()
-            return True
         return bool(requests)
-
-    def _stand_still(self) -> None:
-        """Answer inference requests only, until measurements go on."""
-        self._work.rest()
-        while self._is_held and not self._is_closed:
-            if requests := self._arrived(None):
-                self._infer(requests, and_more=False)
-        self._work.begin_step()
 
     def _arrived(self, timeout_ms: int | None) -> list[WorkerCall]:
         # Polled even to wait for ever: a blocked ``recv`` also wakes when the peer has read.
@@ -183,8 +169,6 @@ class Worker(YieldToRequests):
                 continue
             if isinstance(call.request, RunExecutable):
                 runs.append(call)
-            elif isinstance(call.request, HoldMeasurements):
-                self._answer(call)
             else:
                 self._waiting.append(call)
         return runs
@@ -345,10 +329,6 @@ class Worker(YieldToRequests):
         kept = [item for item in self._background if item.call != request.call]
         self._background = deque(kept)
         self._measurements.forget()
-        return Acknowledged()
-
-    def _hold(self, request: HoldMeasurements) -> Acknowledged:
-        self._is_held = request.is_held
         return Acknowledged()
 
 

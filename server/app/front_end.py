@@ -141,7 +141,6 @@ class FrontEnd:
         self._background.start(self.devices.sleep_while(self._is_empty))
         self._background.start(self._interfaces.rates.run())
         if self.settings.compare_again:
-            self._background.start(self.models.lengths.run())
             self._background.start(self.models.padding.run())
             self._background.start(self.models.pairs.run())
         limit = self.settings.max_upload_bytes

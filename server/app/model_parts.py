@@ -26,7 +26,6 @@ from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
 from braid.server.limits import batch_policy, residency_limits, store_database
 from braid.server.models.idle_pairs import IdlePairs
-from braid.server.models.length_choices import LengthChoices
 from braid.server.models.loading import ModelLoader
 from braid.server.models.padding_checks import PaddingChecks
 from braid.server.models.policies import VersionPolicies
@@ -69,7 +68,6 @@ class ModelParts:
     policies: VersionPolicies
     queries: ModelQueries
     restore: Restore
-    lengths: LengthChoices
     padding: PaddingChecks
     pairs: IdlePairs
     residency: Residency
@@ -93,12 +91,11 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     )
 
     residency = Residency(residency_limits(settings), serving, made_from.devices, store.folder.root)
-    lengths = LengthChoices(store, serving.all_replicas, lambda: runner, serving.quiet)
     padding = PaddingChecks(
         serving.all_queued,
         lambda replica: metrics.find_model(replica.name, replica.version).on(replica.device.name),
         serving.quiet,
-        lengths.keep,
+        store,
         settings.tolerance,
     )
     pairs = IdlePairs(
@@ -119,7 +116,7 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
         fleet.follow(database, services, serving, loader.turns)
     return ModelParts(
         *(serving, runner, loader, policies, queries, restore),
-        *(lengths, padding, pairs, residency),
+        *(padding, pairs, residency),
     )
 
 

@@ -7,9 +7,6 @@ hardly idle for ``BETWEEN_S`` runs nothing for ``PAUSE_S``, in which the measuri
 cores at once.
 
     runs ... runs │ pause │ runs ... runs │ pause │ runs ...     idle for ``IDLE_S``: no pause
-
-What nobody waits for, work of idle time, is held as soon as a request comes, delays none, and goes
-on ``QUIET_S`` after the last run.
 """
 
 from __future__ import annotations
@@ -24,9 +21,6 @@ PAUSE_S = 0.02
 BETWEEN_S = 0.2  # between two pauses, which so take a tenth of the time at most
 IDLE_S = 0.02  # a device that was idle this long between two pauses owes none ...
 LEAST_GAP_S = 0.005  # ... counting gaps in which something could be measured
-
-QUIET_S = 1.0
-"""Without a run, after which work of idle time goes on."""
 
 
 class DutyCycle:
@@ -55,7 +49,7 @@ class DutyCycle:
             now = self._clock()
             self._count_idle(now)
             if now - self._since >= BETWEEN_S:
-                if self._leaves_cores and self._idle_s < IDLE_S:
+                if self._bench.is_measuring and self._idle_s < IDLE_S:
                     while self._running:
                         self._ended.clear()
                         await self._ended.wait()
@@ -64,14 +58,8 @@ class DutyCycle:
             self._running += 1
 
     def begin_now(self) -> bool:
-        """Begin a run at once; False: it did not, as somebody waits for what is measured."""
-        if self._bench.is_measuring:
-            if self._bench.is_awaited:
-                return False
-            if not self._bench.is_held:
-                self._bench.hold()
-                self._look_later(QUIET_S)
-        if self._beginning.locked():
+        """Begin a run at once; False: it did not, as something is measured."""
+        if self._bench.is_measuring or self._beginning.locked():
             return False
         now = self._clock()
         self._count_idle(now)
@@ -86,20 +74,6 @@ class DutyCycle:
         if not self._running:
             self._free_at = self._clock()
             self._ended.set()
-
-    @property
-    def _leaves_cores(self) -> bool:
-        return self._bench.is_measuring and self._bench.is_awaited
-
-    def _look_later(self, seconds: float) -> None:
-        asyncio.get_running_loop().call_later(seconds, self._go_on_if_quiet)
-
-    def _go_on_if_quiet(self) -> None:
-        quiet_s = 0.0 if self._running else self._clock() - self._free_at
-        if quiet_s >= QUIET_S:
-            self._bench.go_on()
-        elif self._bench.is_held:
-            self._look_later(QUIET_S - quiet_s)
 
     def _count_idle(self, now: float) -> None:
         if not self._running:

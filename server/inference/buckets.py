@@ -33,7 +33,7 @@ class Buckets:
         self.costs = LengthCosts(times, elements)
         self._scheduled = None if axis is None else ScheduledLengths(axis, self.costs)
         self._asked = 0
-        self.rows = Counter[int]()  # that were answered since ``take_rows``, by length
+        self.rows = Counter[int]()  # that were answered, by length
         self.padded = 0  # rows of them that ran in a scheduled length, since the beginning
 
     def count(self, shape_class: ShapeClass, rows: int, ran: ShapeClass) -> None:
@@ -46,19 +46,10 @@ class Buckets:
             if shape_class != ran and ran in self._scheduled:
                 self.padded += rows
 
-    def take_rows(self) -> Counter[int]:
-        """Return the rows by length that were counted since this was asked last."""
-        rows, self.rows = self.rows, Counter()
-        return rows
-
     def schedule_serves(self, shape_class: ShapeClass, schedule: Schedule) -> None:
         """Take a scheduled class, by the schedule of its smallest batch size."""
         if self._scheduled is not None:
             self._scheduled.add(shape_class, schedule)
-
-    def drop(self, shape_class: ShapeClass) -> None:
-        if self._scheduled is not None:
-            self._scheduled.drop(shape_class)
 
     def of(self, request: Request, *, has_session: bool) -> ShapeClass | None:
         """Return the scheduled class that a request runs in; None: in none, or unpadded."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakSet
@@ -37,7 +37,6 @@ from braid.engine.importer.host.report import BatchAxes
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.inference.buckets import Buckets
-from braid.server.inference.choose_lengths import MOST_CHOSEN
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.lengths import Lengths, ManyRows, NoRows, Request, elements_of
 from braid.server.inference.other_shapes import OtherShapes
@@ -45,7 +44,7 @@ from braid.server.inference.padding_check import PaddingCheck
 from braid.server.inference.plan_contest import ContestEvents, PlanContest
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
 from braid.server.store.interface import Interface, reshapes
-from braid.server.store.records import ModelVersion, SeenLengths
+from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy
 
 log = logging.getLogger("braid.replica")
@@ -106,13 +105,15 @@ class ModelReplica:
         self.metadata = report.metadata
         self.declare(Interface())
         self._imported = imported
-        shapes = self._take_shapes()
+        shapes = imported.at_shapes()
+        self.scheduled = {one.shapes_text: self._class_of(one) for one in shapes}  # by the text
+        self.schedule_keys = _keys(shapes, device.device_key, lambda one: one.batch_sizes)
+        self.larger_keys = _keys(shapes, device.device_key, lambda one: one.larger_sizes)
         self.profiled = self.scheduled[shapes[0].shapes_text]  # the main class
         self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
         self.shape_times = ShapeTimes()
         self.buckets = Buckets(self.lengths.axis, self.profiled, self.shape_times)
         self.padding_check = PaddingCheck()
-        self.seen_lengths = SeenLengths(chosen=imported.chosen_lengths)  # as stored last
         self.chosen: dict[ScheduleKey, ScheduleMark] = {}  # schedules that were given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
@@ -146,14 +147,6 @@ class ModelReplica:
         self.interface, has_batch = interface, interface.has_batch
         self.reshaped_inputs = reshapes(interface.inputs, self.inputs, has_batch)
         self.reshaped_outputs = reshapes(interface.outputs, self.output_specs, has_batch)
-
-    def _take_shapes(self) -> Sequence[ImportedModel]:
-        """Take the shapes that the model is scheduled for, main one first, or InvalidRequest."""
-        shapes, device_key = self._imported.at_shapes(), self.device.device_key
-        self.scheduled = {one.shapes_text: self._class_of(one) for one in shapes}  # by the text
-        self.schedule_keys = _keys(shapes, device_key, lambda one: one.batch_sizes)
-        self.larger_keys = _keys(shapes, device_key, lambda one: one.larger_sizes)
-        return shapes
 
     def _class_of(self, imported: ImportedModel) -> ShapeClass:
         inputs = imported.inputs(1).items()
@@ -271,12 +264,6 @@ class ModelReplica:
                     table.add(batch_size)
         self.latencies(of or self.profiled).expect(batch_size, latency_us / 1e6)
 
-    @property
-    def follows_lengths(self) -> bool:
-        """Whether lengths to schedule are chosen by those of its requests."""
-        is_padded = self.lengths.axis is not None and not self.padding_check.failure
-        return is_padded and self._imported.auto_axis is not None
-
     def forbid_padding(self, reason: str) -> None:
         """Pad no request that comes from now on; those that wait already are.
 
@@ -292,52 +279,10 @@ class ModelReplica:
         return max((mark.tolerance or 0.0 for mark in marks), default=0.0)
 
     @property
-    def given_lengths(self) -> tuple[int, ...]:
-        """Scheduled lengths that do not follow from requests."""
-        return tuple(sorted({*self.scheduled_lengths} - {*self._imported.chosen_lengths}))
-
-    @property
     def scheduled_lengths(self) -> tuple[int, ...]:
         """Lengths of its axis that it is scheduled for, ascending."""
         axis, shapes = self.lengths.axis, self.scheduled.values()
         return tuple(sorted({length_of(one, axis) for one in shapes})) if axis else ()
-
-    @property
-    def rows_by_length(self) -> dict[int, int]:
-        """Rows that were answered, by length, also those that are not stored yet."""
-        return dict(sorted((Counter(self.seen_lengths.rows) + self.buckets.rows).items()))
-
-    @property
-    def most_lengths(self) -> int:
-        """Lengths that may be chosen: their plans have as much memory as other shapes have."""
-        size_bytes = max((ready.size_bytes for ready in self._profiled.values()), default=0)
-        limit_bytes = self.device.shape_memory.limit_bytes
-        return min(MOST_CHOSEN, limit_bytes // max(1, size_bytes))
-
-    async def use_lengths(self, chosen: tuple[int, ...]) -> None:
-        """Take the lengths that were chosen; plans of those that are not any more go."""
-        if chosen == self._imported.chosen_lengths or not self.follows_lengths:
-            return
-        self._imported = replace(self._imported, chosen_lengths=chosen)
-        before = {*self.scheduled.values()}
-        self._take_shapes()
-        for shape_class in before - {*self.scheduled.values()}:
-            self.buckets.drop(shape_class)
-            await self._drop_plans(shape_class)
-        for key in [key for key in self.chosen if key.shapes not in self.scheduled]:
-            del self.chosen[key]
-
-    async def _drop_plans(self, shape_class: ShapeClass) -> None:
-        sizes = [size for of, size in self._profiled if of == shape_class]
-        for size in sizes:
-            await self._end_contest((shape_class, size))
-        gone = [self._profiled.pop((shape_class, size)) for size in sizes]
-        beside = [self._beside.pop((shape_class, size), None) for size in sizes]
-        gone += [entry[1] for entry in beside if entry is not None]
-        self.lengths.keep_apart({shape_class for shape_class, _ in self._profiled})
-        self._latencies.pop(shape_class, None)
-        for ready in gone:
-            await self._retire(ready)
 
     def is_main(self, schedule: Schedule) -> bool:
         return self.scheduled.get(schedule.key.shapes) == self.profiled

@@ -57,8 +57,7 @@ class PlanTarget(Protocol):
     async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
         """Let a version whose model is loaded on a device answer there, with its sequential plan.
 
-        If it does already, it only takes the lengths that were chosen. Takes the place of other
-        bytes of the same version.
+        If it does already, nothing changes. Takes the place of other bytes of the same version.
         """
 
     async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:

@@ -20,15 +20,12 @@ class LiveJob:
         store: Store,
         check: CheckImported | None = None,
         replaces: bool = False,
-        *,
-        is_awaited: bool = True,
     ) -> None:
         self.job = job
         self.model = model
         self.store = store  # that refuses writes once the job is another server's
         self.check: CheckImported = check or (lambda imported: None)
         self.replaces = replaces  # a version serves other bytes, until these do
-        self.is_awaited = is_awaited  # by somebody; else it is work of idle time
         self.grant: object = None  # for the registry
         self.changed = asyncio.Event()  # set, and replaced, at each change
         self.task: asyncio.Task[None] | None = None

@@ -229,8 +229,8 @@ async def _read(model: ModelVersion, services: JobServices) -> ImportedModel:
     artefact = services.store.folder.artefact(model.artefact)
     read = partial(read_imported, model.artefact, model.options, artefact)
     imported = await services.retry()(lambda: asyncio.to_thread(read))
-    seen = await services.store.call(services.store.find_lengths, model)
-    return replace(imported, chosen_lengths=seen.chosen, padding_failure=seen.padding_failure)
+    failure = await services.store.call(services.store.padding_failure, model)
+    return replace(imported, padding_failure=failure)
 
 
 async def _samples(imported: ImportedModel, services: JobServices) -> GivenSamples:

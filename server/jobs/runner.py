@@ -18,7 +18,7 @@ does, and a crash before that lets the job go on); its progress never goes back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import replace
 from functools import partial
@@ -216,18 +216,11 @@ class JobRunner:
         self,
         entry: Registration,
         check: CheckImported | None = None,
-        *,
-        is_awaited: bool = True,
     ) -> None:
-        """Run a job whose rows were just stored, if it is new; else somebody waits for it now."""
-        if not entry.is_new_job:
-            self.running.await_end_of(entry.job.id)
-        elif not self._is_stopping:
+        """Run a job whose rows were just stored, if it is new."""
+        if entry.is_new_job and not self._is_stopping:
             self.live.count(None, entry.job.state)
-            live = LiveJob(
-                *(entry.job, entry.model, self._store, check, entry.replaces),
-                is_awaited=is_awaited,
-            )
+            live = LiveJob(entry.job, entry.model, self._store, check, entry.replaces)
             live.grant = entry.grant
             self.running.begin(live)
 
@@ -255,23 +248,6 @@ class JobRunner:
             entry = await store.call(again, name, version, self.device_keys, which, reason)
             self._begin(entry)
         return entry.job
-
-    async def schedule_lengths(
-        self, name: str, version: int, lengths: Sequence[int]
-    ) -> JobRecord | None:
-        """Run a job that schedules a version for these lengths, in place of those chosen before.
-
-        None: a job is under way, or it does not serve. Raises ModelNotFound, VersionNotFound: there
-        is none.
-        """
-        if not self.takes_jobs:
-            return None
-        choose, store = self._store.choose_lengths, self._store
-        async with self._registering:
-            entry = await store.call(choose, name, version, self.device_keys, lengths)
-            if entry is not None:
-                self._begin(entry, is_awaited=False)
-        return None if entry is None else entry.job
 
     def _device_keys_of(self, device: str) -> list[str]:
         """Key of a device; of all if "" is given."""

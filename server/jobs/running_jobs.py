@@ -41,12 +41,10 @@ class RunningJobs:
         self._registry = services.registry
         self._ends = JobEnds(services)
         self._is_stopping = False
-        self._tell_awaited()
 
     def begin(self, live: LiveJob) -> None:
         """Run a job to its end, or until another server may."""
         self._live.add(live)
-        self._tell_awaited()
         live.store = self._registry.begin(live.grant, self._store, _JobWork(self, live))
         self._start(live)
 
@@ -90,7 +88,7 @@ class RunningJobs:
         self._registry.end(live.grant)
         self._live.count(before.state, state)
         live.publish(job)
-        self._forget(live)
+        self._live.remove(live)
         self._ends.store_later()
 
     # What the registry tells.
@@ -119,27 +117,8 @@ class RunningJobs:
         if live.task is not None and live.task is not asyncio.current_task():
             live.task.cancel()
         self._registry.end(live.grant, was_refused=was_refused)
-        self._forget(live)
-        live.wake()
-
-    def await_end_of(self, job_id: str) -> None:
-        """Work on a job as one that somebody waits for, if it is live."""
-        live = self._live.find(job_id)
-        if live is not None:
-            live.is_awaited = True
-            self._tell_awaited()
-
-    def _forget(self, live: LiveJob) -> None:
         self._live.remove(live)
-        self._tell_awaited()
-
-    def _tell_awaited(self) -> None:
-        """Let requests go first on all devices unless somebody waits for a job."""
-        is_awaited = any(live.is_awaited for live in self._live)
-        for device in self._services.devices:
-            device.bench.is_awaited = is_awaited
-            if is_awaited:
-                device.bench.go_on()
+        live.wake()
 
     # One job.
 

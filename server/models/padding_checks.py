@@ -19,10 +19,15 @@ from braid.server.inference.batching.queues import BatchObserver
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import PRIORITY_LEVELS, OutputTensor
 from braid.server.inference.routing import QueuedReplica
+from braid.server.store.store import Store
 
 log = logging.getLogger("braid.models")
 
 LOOK_S = 30.0
+"""Samples are checked, and the store is asked, so often."""
+
+
+Place = tuple[str, int]
 
 
 class PaddingChecks:
@@ -33,14 +38,14 @@ class PaddingChecks:
         replicas: Callable[[], Iterable[QueuedReplica]],
         observer: Callable[[ModelReplica], BatchObserver],
         quiet: Callable[[], Awaitable[object]],
-        keep: Callable[[], Awaitable[object]],
+        store: Store,
         tolerance: float,
     ) -> None:
-        """``keep`` stores what was found. ``tolerance``: relative to the largest element."""
+        """``store`` tells other servers. ``tolerance``: relative to the largest element."""
         self._replicas = replicas
         self._observer = observer
         self._quiet = quiet
-        self._keep = keep
+        self._store = store
         self._tolerance = tolerance
 
     async def run(self) -> None:
@@ -48,6 +53,28 @@ class PaddingChecks:
         while True:
             await asyncio.sleep(LOOK_S)
             await self.look()
+            try:
+                await self.follow()
+            except BraidError as error:
+                log.warning("padding was not looked at", extra={"reason": str(error)})
+
+    async def follow(self) -> None:
+        """Store which versions were answered wrongly, and take that from other servers."""
+        by_version: dict[Place, list[ModelReplica]] = {}
+        for queued in list(self._replicas()):
+            replica = queued.replica
+            if replica.lengths.axes:
+                by_version.setdefault((replica.name, replica.version), []).append(replica)
+        for replicas in by_version.values():
+            model, store = replicas[0].model, self._store
+            stored = await store.call(store.padding_failure, model)
+            found = (replica.padding_check.failure for replica in replicas)
+            failure = stored or next(filter(None, found), "")
+            if failure and not stored:
+                await store.call(store.refuse_padding, model, failure)
+            for replica in replicas:
+                if failure and not replica.padding_check.failure:
+                    replica.forbid_padding(failure)
 
     async def look(self) -> None:
         """Check the sample of each replica that has one."""
@@ -81,7 +108,7 @@ class PaddingChecks:
             facts = {"model": replica.name, "version": replica.version, "reason": check.failure}
             log.error("requests are not padded any more", extra=facts)
             with suppress(BraidError):
-                await self._keep()
+                await self.follow()
 
 
 def error_of(padded: Mapping[str, OutputTensor], alone: Mapping[str, OutputTensor]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from braid.compiler.imported_model import read_imported
 from braid.core.errors import DiskFailure, InvalidRequest, NotFound, ScheduleNotFound
@@ -166,7 +166,5 @@ class ModelQueries:
                 )
             await on.load(model.artefact, artefact)
             schedule = placed.schedule
-            seen = await self._store.call(self._store.find_lengths, model)
-            imported = replace(imported, chosen_lengths=seen.chosen)
             usual = imported.at(schedule.key.shapes).program(schedule.key.batch_size)
             return await on.describe(as_scheduled(usual, schedule))

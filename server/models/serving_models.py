@@ -250,14 +250,12 @@ class ServingModels(KnownModels):
     async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
         """Let a version whose model is loaded on a device answer there.
 
-        If it does already, it only takes the lengths that were chosen. It begins with the
-        sequential plan. What the version served before finishes its accepted requests, on all
-        devices, and goes. Raises InvalidRequest (its shapes), DeviceOutOfMemory, or
-        PreconditionFailed: it was deleted or replaced meanwhile.
+        If it does already, nothing changes. It begins with the sequential plan. What the version
+        served before finishes its accepted requests, on all devices, and goes. Raises
+        InvalidRequest (its shapes), DeviceOutOfMemory, or PreconditionFailed: it was deleted or
+        replaced meanwhile.
         """
         if not self._lacks(model, device):
-            if (served := self._on(model.name, model.version, device)) is not None:
-                await served.use_lengths(imported.chosen_lengths)
             return
         served = await self._replica(model, imported, device)
         if not self._lacks(model, device):  # another job was faster

@@ -15,7 +15,7 @@ from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2 as wire
 
-from braid.compiler.options import AUTO_LENGTHS, ModelOptions
+from braid.compiler.options import NO_LENGTHS, ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.core.padding import ZEROS
 from braid.scheduler.options import PlannerSettings
@@ -75,7 +75,7 @@ class Configuration:
 
     batch_sizes: tuple[int, ...] = ()  # to schedule; none: 1, and what pays
     pad: Mapping[str, str] = field(default_factory=dict)  # axis -> way
-    lengths: str = AUTO_LENGTHS  # of the padded axis, to schedule
+    lengths: str = NO_LENGTHS  # of the padded axis, to schedule
     batchable: bool = False  # rows may share batches whatever the import shows
     max_batch_size: int | None = None  # None: nothing is declared of the batch
     versions: VersionPolicy | None = None  # None: left open
@@ -231,7 +231,7 @@ def _pad(parameters: Any) -> Mapping[str, str]:
 
 def _lengths(parameters: Any) -> str:
     """Return the lengths to schedule. Raises InvalidRequest: they are no lengths."""
-    given = parameters[_LENGTHS].string_value if _LENGTHS in parameters else AUTO_LENGTHS
+    given = parameters[_LENGTHS].string_value if _LENGTHS in parameters else NO_LENGTHS
     return ModelOptions((1,), lengths=given).lengths
 
 

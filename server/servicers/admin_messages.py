@@ -124,9 +124,8 @@ def model_to_wire(
             message.lengths.CopyFrom(
                 wire.Lengths(
                     axis=served.lengths.axis.axis,
-                    rows=served.rows_by_length,
+                    rows=served.buckets.rows,
                     scheduled=served.scheduled_lengths,
-                    chosen=served.seen_lengths.chosen,
                 )
             )
     return message

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
@@ -46,16 +46,6 @@ class ModelStatus(enum.Enum):
     def has_failed(self) -> bool:
         """True if only registering the file again can make it serve."""
         return self in (ModelStatus.FAILED, ModelStatus.DAMAGED)
-
-
-@dataclass(frozen=True, slots=True)
-class SeenLengths:
-    """What requests have shown of a version's padded axis: their lengths, and wrong answers."""
-
-    rows: Mapping[int, int] = field(default_factory=dict)  # by length; long ones in steps
-    since: int = 0  # rows since the last choice
-    chosen: tuple[int, ...] = ()  # lengths to schedule, by those of the rows
-    padding_failure: str = ""  # how a padded request was answered wrongly: none is padded again
 
 
 class JobStatus(enum.Enum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial, wraps
@@ -48,7 +48,7 @@ from braid.server.store.records import (
     WhichSchedules,
 )
 from braid.server.store.registrations import Registrations
-from braid.server.store.tables import digests, lengths, placed, serving
+from braid.server.store.tables import digests, padding, placed, serving
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
 
@@ -215,7 +215,7 @@ class Store(Registrations):
             if model.state is ModelStatus.DRAINING and not self._database.is_shared:
                 models_table.mark_deleted(connection, model.name, model.version)
                 placed.forget(connection, model.name, model.version)
-                lengths.forget(connection, model.name, model.version)
+                padding.forget(connection, model.name, model.version)
         jobs_table.forget_oldest(connection, self._kept_jobs)
 
     def _results(self, connection: Connection) -> Results:
@@ -271,7 +271,7 @@ class Store(Registrations):
             model = models_table.get(connection, name, version)
             models_table.mark_deleted(connection, name, version)
             placed.forget(connection, name, version)
-            lengths.forget(connection, name, version)
+            padding.forget(connection, name, version)
             return model, models_table.of_bytes(connection, model.sha256)
 
         model, others = self._transactions.write(delete, "models")
@@ -289,30 +289,10 @@ class Store(Registrations):
     put_serving_config = write_method(serving.put, "serving")
     forget_serving_config = write_method(serving.forget, "serving")
 
-    # Lengths of requests.
+    # Requests that are padded.
 
-    find_lengths = read_method(lengths.find)
-    add_lengths = write_method(lengths.add)
-    refuse_padding = write_method(lengths.refuse_padding)
-
-    def choose_lengths(
-        self, name: str, version: int, device_keys: str, chosen: Sequence[int]
-    ) -> Registration | None:
-        """Add a job that schedules a version for these lengths, in place of those chosen before.
-
-        None: a job is under way, or it does not serve; nothing has changed then. Raises
-        ModelNotFound, VersionNotFound: there is none.
-        """
-
-        def choose(connection: Connection) -> Registration | None:
-            model = models_table.get(connection, name, version)
-            under_way = self._job_under_way(connection, model, device_keys)
-            if under_way is not None or model.state is not ModelStatus.SERVING:
-                return None
-            lengths.choose(connection, model, chosen)
-            return self._add_job(connection, model, device_keys)
-
-        return self._transactions.write(choose, "jobs")
+    padding_failure = read_method(padding.failure)
+    refuse_padding = write_method(padding.refuse)
 
     # Jobs.
 

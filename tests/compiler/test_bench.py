@@ -203,28 +203,3 @@ async def test_closing_does_not_wait_for_one_that_is_being_started() -> None:
         await bench.close()  # it would wait for an answer for ever
 
         assert bench.pid is None
-
-
-async def test_while_it_is_held_calls_wait_and_its_worker_is_told() -> None:
-    async with opened() as bench:
-        await bench.call(stage_of("a"))
-        bench.hold()
-        bench.hold()
-        waiting = asyncio.create_task(bench.call(stage_of("a")))
-        assert (await asyncio.wait([waiting], timeout=0.2))[1], "it waits"
-
-        bench.go_on()
-        seen = seen_by(await waiting)
-
-    assert seen[-3:] == ["HoldMeasurements", "HoldMeasurements", "MeasureStage"]
-    assert seen.count("HoldMeasurements") == 2
-
-
-async def test_one_that_starts_meanwhile_is_held_once_it_is_up() -> None:
-    async with opened() as bench:
-        call = asyncio.create_task(bench.call(stage_of("a")))
-        await asyncio.sleep(0)  # it starts a worker
-        bench.hold()
-        seen = seen_by(await call)
-
-    assert seen == ["DescribeDevice", "HoldMeasurements", "LoadModel", "MeasureStage"]

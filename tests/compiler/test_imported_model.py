@@ -74,20 +74,6 @@ def test_an_extent_is_not_guessed_whose_lengths_are_given() -> None:
     assert "s" not in imported(ModelOptions(lengths="32"), S).at_shapes()[0].guessed
 
 
-def test_lengths_follow_from_requests_where_one_axis_is_padded() -> None:
-    inexact = padded("t", 2, exact=False)
-    assert imported(ModelOptions(), S, inexact).auto_axis == S
-    for options, padding in (
-        (ModelOptions(), (S, T)),
-        (ModelOptions(), (inexact,)),
-        (ModelOptions(no_pad=True), (S,)),
-        (ModelOptions(lengths="none"), (S,)),
-        (ModelOptions(lengths="8"), (S,)),
-        (ModelOptions(samples="1" * 64), (S,)),
-    ):
-        assert imported(options, *padding).auto_axis is None
-
-
 MANY = tuple({"x": (1, 100 + extent, 4)} for extent in range(MAX_SHAPES - 1))
 
 

@@ -326,7 +326,6 @@ def test_lengths_are_scheduled_and_shown(
         "axis": "length",
         "rows": rows,
         "scheduled": [16, 32],
-        "chosen": [],
     }
     assert "Lengths of requests along length" in page
     assert ["length=16" in shapes[0], "length=32" in shapes[1]] == [True, True]

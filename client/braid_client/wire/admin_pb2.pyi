@@ -272,7 +272,7 @@ class Model(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ..., guessed_extents: _Optional[_Mapping[str, int]] = ..., padding: _Optional[_Iterable[_Union[PaddedAxis, _Mapping]]] = ..., lengths: _Optional[_Union[Lengths, _Mapping]] = ..., rows: _Optional[str] = ...) -> None: ...
 
 class Lengths(_message.Message):
-    __slots__ = ("axis", "rows", "scheduled", "chosen")
+    __slots__ = ("axis", "rows", "scheduled")
     class RowsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -283,12 +283,10 @@ class Lengths(_message.Message):
     AXIS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULED_FIELD_NUMBER: _ClassVar[int]
-    CHOSEN_FIELD_NUMBER: _ClassVar[int]
     axis: str
     rows: _containers.ScalarMap[int, int]
     scheduled: _containers.RepeatedScalarFieldContainer[int]
-    chosen: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, axis: _Optional[str] = ..., rows: _Optional[_Mapping[int, int]] = ..., scheduled: _Optional[_Iterable[int]] = ..., chosen: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, axis: _Optional[str] = ..., rows: _Optional[_Mapping[int, int]] = ..., scheduled: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PaddedAxis(_message.Message):
     __slots__ = ("axis", "exact", "inputs", "up_to", "error", "shown_by", "reason", "tried")

@@ -51,9 +51,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "--lengths",
         metavar="N,N,...",
         type=lengths,
-        default="auto",
-        help="of the one axis along which requests are padded, to schedule, too; auto (default): "
-        "they follow from the lengths of requests; none",
+        default="none",
+        help="of the one axis along which requests are padded, to schedule, too; default: none",
     )
     padding = parser.add_mutually_exclusive_group()
     padding.add_argument(
@@ -148,7 +147,7 @@ def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def lengths(text: str) -> str:
-    if text not in ("auto", "none") and min(extents(text)) < 1:
+    if text != "none" and min(extents(text)) < 1:
         raise argparse.ArgumentTypeError(f"lengths start at 1: {text!r}")
     return text
 

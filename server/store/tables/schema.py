@@ -131,14 +131,14 @@ placed = Table(
     Column("version", Integer, primary_key=True, autoincrement=False),
 )
 
-# Rows of requests by their length along the padded axis, and the lengths chosen by them.
+# Versions whose padded requests were answered wrongly.
 lengths = Table(
     "lengths",
     metadata,
     Column("name", String(128), primary_key=True),
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("sha256", String(64), nullable=False),  # models.sha256 that they are of
-    Column("seen", JSON, nullable=False),  # records.SeenLengths
+    Column("seen", JSON, nullable=False),  # "padding_failure": why
 )
 
 # Files that this database was told of: uploads with their artefacts, and samples. A file that it

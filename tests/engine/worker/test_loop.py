@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import socket
-import threading
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast, get_args
 
@@ -12,25 +11,18 @@ import pytest
 
 from braid.compiler.process import answer_searches
 from braid.core.errors import DeviceLost, InvalidRequest
-from braid.core.program import ProgramKey
-from braid.core.schedule import Stage
 from braid.engine.device import Backend
 from braid.engine.link.frames import BlockingChannel
 from braid.engine.link.messages import (
-    Acknowledged,
     AnyRequest,
     DescribeDevice,
-    HoldMeasurements,
-    MeasureStage,
     Message,
     RunExecutable,
-    WorkerAnswer,
     WorkerCall,
     WorkerFailure,
 )
 from braid.engine.runtime.stopping import stop_signal
 from braid.engine.worker.loop import Worker
-from braid.engine.worker.measuring.measurements import Task
 from braid.engine.worker.process.current_work import CurrentWork
 
 
@@ -123,44 +115,3 @@ def test_every_request_has_a_handler() -> None:
 
     answer_searches(worker, ())  # as the bench of a CPU does
     assert {*worker.handlers, *worker.measurements, RunExecutable} == {*get_args(AnyRequest)}
-
-
-def test_what_is_measured_stands_still_while_it_is_held_and_then_goes_on() -> None:
-    activity, steps, goes_on = CurrentWork(), list[int](), threading.Event()
-    ours, theirs = socket.socketpair()
-    with ours, theirs, mmap.mmap(-1, mmap.PAGESIZE) as arena:
-        worker = Worker(BlockingChannel(theirs), arena, cast(Backend, SimpleNamespace()), activity)
-
-        def measure(_: object) -> Task:
-            for step in range(1000):
-                steps.append(step)
-                if step == 2:  # requests have come
-                    channel.send(WorkerCall(2, HoldMeasurements(is_held=True)))
-                worker()
-                yield None
-            return Acknowledged()
-
-        def front_end() -> None:
-            while not goes_on.is_set():
-                for answer in channel.receive() or ():
-                    assert isinstance(answer, WorkerAnswer)
-                    answers.append((answer.call, len(steps), activity.status().step_s))
-                    if answer.call == 2:
-                        channel.send(WorkerCall(3, HoldMeasurements(is_held=False)))
-                    if answer.call == 1:
-                        goes_on.set()
-            ours.shutdown(socket.SHUT_WR)
-
-        channel, answers = BlockingChannel(ours), list[tuple[int, int, float | None]]()
-        cast(Any, worker.measurements)[MeasureStage] = measure
-        stage = MeasureStage(ProgramKey("a", ()), Stage(((0,),)))
-        channel.send(WorkerCall(1, stage))
-        thread = threading.Thread(target=front_end)
-        thread.start()
-        worker.serve()
-        thread.join()
-
-    assert [(call, done) for call, done, _ in answers][:1] == [(2, 3)]
-    assert answers[0][2] is None, "time in which it stands still is no step that takes long"
-    assert [call for call, _, _ in answers] == [2, 3, 1]
-    assert len(steps) == 1000

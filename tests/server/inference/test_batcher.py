@@ -57,7 +57,7 @@ class FakeDevice:
         self.state = UNKNOWN
         self.events = DeviceEvents()
         self.arena = Arena(1 << 20)
-        self.bench = SimpleNamespace(is_measuring=False, is_awaited=True, is_held=False)
+        self.bench = SimpleNamespace(is_measuring=False)
         self.batches: list[np.ndarray[Any, Any]] = []
         self.gate, self.may_prepare = asyncio.Event(), asyncio.Event()
         self.gate.set()

@@ -126,13 +126,6 @@ def test_now_and_then_one_runs_unpadded_so_that_what_it_takes_stays_known() -> N
     assert padded.count(None) == 10
 
 
-def test_a_class_that_was_dropped_takes_none() -> None:
-    among = buckets((64, 1, 1000), (128, 2, 2000))
-    among.drop(Asked(64).shape_class)
-
-    assert bucket_of(among, Asked(60)) == 128
-
-
 def test_costs_between_measured_lengths_lie_between_them() -> None:
     drawn = random.Random(1)
     for _ in range(200):
@@ -141,11 +134,11 @@ def test_costs_between_measured_lengths_lie_between_them() -> None:
         points = dict(zip(lengths, sorted(drawn.uniform(1, 9) for _ in lengths), strict=True))
         for length, session_us in points.items():
             costs.compared(length, schedule(session_us / 2, session_us))
+        assert all(costs.is_cheaper(length, length) for length in points)
         for length in range(1, 600):
             seconds = costs.unpadded_s(length)
             assert seconds is not None
             assert seconds > 0
-            assert costs.planned_s(length) == pytest.approx(seconds / 2)
             below = max((n for n in points if n <= length), default=None)
             above = min((n for n in points if n >= length), default=None)
             if below and above:

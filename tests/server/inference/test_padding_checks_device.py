@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from braid.server.devices.device import Device
 from braid.server.inference.requests import OutputTensor
 from braid.server.inference.routing import QueuedReplica
 from braid.server.models.padding_checks import PaddingChecks, error_of
+from braid.server.store.store import Store
 from tests.models.of_any_length import masked_attention, pooling
 from tests.server.inference.batching import Watcher
 from tests.server.inference.test_any_shape_device import OPTIONS, RAN, SLOW, Served, served
@@ -38,16 +40,22 @@ async def device() -> AsyncIterator[Device]:
     await device.close()
 
 
-def checks(under: Served) -> PaddingChecks:
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store.open(tmp_path / "store")) as store:
+        yield store
+
+
+def checks(under: Served, store: Store) -> PaddingChecks:
     queued = QueuedReplica(under.replica, under.batcher)
-    return PaddingChecks(lambda: [queued], lambda _: Watcher(), a_moment, a_moment, 1e-4)
+    return PaddingChecks(lambda: [queued], lambda _: Watcher(), a_moment, store, 1e-4)
 
 
-async def test_padding_that_is_exact_stays(device: Device, tmp_path: Path) -> None:
+async def test_padding_that_is_exact_stays(device: Device, store: Store, tmp_path: Path) -> None:
     random, model = np.random.default_rng(1), masked_attention()
     options = ModelOptions((1, 4), lengths="8,24,48")
     async with served(device, model, tmp_path, SLOW, options=options) as under:
-        looks, verdicts = checks(under), under.replica.padding
+        looks, verdicts = checks(under, store), under.replica.padding
         await under.check(model.inputs(random, 1, 24))
         await looks.look()
         assert under.replica.padding_check.checked == 0, "none ran padded"
@@ -62,7 +70,7 @@ async def test_padding_that_is_exact_stays(device: Device, tmp_path: Path) -> No
 
 
 async def test_a_wrong_answer_forbids_padding_and_the_report_says_so(
-    device: Device, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    device: Device, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     random, model = np.random.default_rng(2), pooling()
     options = ModelOptions((1, 4), lengths="8,24,48")
@@ -70,14 +78,14 @@ async def test_a_wrong_answer_forbids_padding_and_the_report_says_so(
         with pytest.raises(AssertionError):  # not equal to the reference
             await under.check(model.inputs(random, 1, 17))
 
-        await checks(under).look()
+        await checks(under, store).look()
 
         (axis,) = under.replica.padding
         assert not axis.exact
         assert "as it was padded; 0.0001 is allowed" in axis.reason
         assert "requests are not padded any more" in caplog.text
         assert await under.check(model.inputs(random, 1, 17)) == ONNXRUNTIME
-        assert not under.replica.follows_lengths
+        assert "as it was padded" in store.padding_failure(under.replica.model)
 
 
 async def test_padding_that_was_found_wrong_is_not_done_when_the_version_is_loaded_again(
@@ -92,7 +100,9 @@ async def test_padding_that_was_found_wrong_is_not_done_when_the_version_is_load
         assert [axis.reason for axis in under.replica.padding] == [wrong]
 
 
-async def test_requests_that_shared_a_batch_are_checked_too(device: Device, tmp_path: Path) -> None:
+async def test_requests_that_shared_a_batch_are_checked_too(
+    device: Device, store: Store, tmp_path: Path
+) -> None:
     random, model = np.random.default_rng(3), pooling()
     async with served(device, model, tmp_path, RAN, padding=(WRONG,)) as under:
         async with asyncio.timeout(120):
@@ -101,7 +111,7 @@ async def test_requests_that_shared_a_batch_are_checked_too(device: Device, tmp_
                     for length in range(41, 49):
                         requests.create_task(under.infer(model.inputs(random, 1, length)))
 
-        await checks(under).look()
+        await checks(under, store).look()
 
         assert under.replica.padding_check.failure
         async with asyncio.TaskGroup() as requests:

@@ -224,7 +224,6 @@ class FakeDevice:
         self.fails_at = 0  # this batch size
         self.refusal: Exception | None = None  # to load models
         self.state = UNKNOWN
-        self.is_awaited = True
 
     @property
     def bench(self) -> Any:
@@ -232,9 +231,6 @@ class FakeDevice:
 
     def wake(self) -> None:
         self.wakes += 1
-
-    def go_on(self) -> None:
-        """Nothing is ever held."""
 
     @asynccontextmanager
     async def keeping(self, digest: str) -> AsyncIterator[None]:

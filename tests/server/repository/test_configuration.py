@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from braid.compiler.options import AUTO_LENGTHS
+from braid.compiler.options import NO_LENGTHS
 from braid.core.errors import InvalidRequest
 from braid.core.tensor import BATCH, TensorType
 from braid.server.repository.configuration import Configuration, configuration_from_text
@@ -238,7 +238,7 @@ def test_a_parameter_says_which_lengths_are_scheduled() -> None:
 
     assert config.options.given_lengths == (16, 64)
     assert config.passed_over == ()
-    assert read("").options.lengths == AUTO_LENGTHS
+    assert read("").options.lengths == NO_LENGTHS
 
 
 def test_a_parameter_says_how_requests_are_padded() -> None:
@@ -254,7 +254,7 @@ def test_a_parameter_says_how_requests_are_padded() -> None:
     [
         ("pad", "zeros", "give AXIS=zeros"),
         ("pad", "length=ones", "there are zeros, repeat"),
-        ("lengths", "short", "lengths are auto, none or integers"),
+        ("lengths", "short", "lengths are none or integers"),
         ("lengths", "0,8", "lengths start at 1"),
         ("residency", "sometimes", "pinned, resident, on-demand"),
         ("idle_seconds", "soon", "give seconds"),

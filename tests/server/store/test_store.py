@@ -222,7 +222,6 @@ def test_registering_again_after_a_failure_tries_the_same_version_again(
         ModelOptions(no_pad=True),
         ModelOptions(input_shapes={"x": (1, 8)}, more_shapes=({"x": (1, 9)}, {"x": (1, 7)})),
         ModelOptions(lengths="16,32"),
-        ModelOptions(lengths="none"),
     ],
 )
 def test_other_options_are_another_version(store: Store, options: ModelOptions) -> None:
@@ -359,4 +358,27 @@ def test_old_jobs_are_forgotten_and_unfinished_ones_never(store: Store) -> None:
     store = reopened(store, StoreLimits(kept_jobs=2))
 
     assert [job.model for job in store.jobs()] == ["e", "d", "a"]
+    store.close()
+
+
+# Padding.
+
+
+@pytest.mark.parametrize(
+    ("seen", "failure"), [('"chosen": [8]', ""), ('"padding_failure": "an error"', "an error")]
+)
+def test_what_was_stored_of_lengths_is_read_for_padding_alone(
+    store: Store, seen: str, failure: str
+) -> None:
+    model = register(store).model
+    store.close()
+    row = f"'lenet', 1, '{model.sha256}', '{{\"rows\": {{\"8\": 1}}, {seen}}}'"
+    columns = "name, version, sha256, seen"
+    execute(url_of(store), f"INSERT INTO lengths ({columns}) VALUES ({row})")
+
+    store = reopened(store)
+
+    assert store.padding_failure(model) == failure
+    store.refuse_padding(model, "another one")
+    assert store.padding_failure(model) == (failure or "another one")
     store.close()
