@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection, delete, select
 
+from braid.core.json_form import from_json, to_json
 from braid.server.store.records import ModelVersion, SeenLengths
 from braid.server.store.tables.dialects import put_row
 from braid.server.store.tables.schema import lengths
@@ -26,9 +27,7 @@ def find(connection: Connection, model: ModelVersion) -> SeenLengths:
     ).first()
     if row is None or row.sha256 != model.sha256:
         return SeenLengths()
-    rows = {int(length): count for length, count in row.seen["rows"].items()}
-    failure = row.seen.get("padding_failure", "")
-    return SeenLengths(rows, row.seen["since"], tuple(row.seen["chosen"]), failure)
+    return from_json(SeenLengths, row.seen)
 
 
 def add(connection: Connection, model: ModelVersion, rows: Mapping[int, int]) -> SeenLengths:
@@ -58,10 +57,6 @@ def forget(connection: Connection, name: str, version: int) -> None:
 
 
 def _put(connection: Connection, model: ModelVersion, seen: SeenLengths) -> SeenLengths:
-    rows = {str(length): seen.rows[length] for length in sorted(seen.rows)}
-    document = {"rows": rows, "since": seen.since, "chosen": list(seen.chosen)}
-    if seen.padding_failure:
-        document["padding_failure"] = seen.padding_failure
-    row = {"name": model.name, "version": model.version, "sha256": model.sha256, "seen": document}
-    put_row(connection, lengths, row)
+    row = {"name": model.name, "version": model.version, "sha256": model.sha256}
+    put_row(connection, lengths, {**row, "seen": to_json(seen)})
     return seen
