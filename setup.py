@@ -55,6 +55,7 @@ setup(
     install_requires=[  # of the library: no transport and no database, few upper bounds
         "numpy>=1.26",
         "ml-dtypes>=0.5",
+        "msgspec>=0.23",
         "torch>=2.11",
         "onnx>=1.19",
         "onnxruntime>=1.20",

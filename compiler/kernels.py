@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from msgspec import structs
+
 from braid.compiler.cache import Cache
 from braid.compiler.device import Device, measure
 from braid.compiler.retries import RetryWhileRestarting
@@ -107,7 +109,7 @@ class _Latencies:
         timing = await self._retry(lambda: measure(self._device, request))
         latency_us = min(timing.latency_us, self._known_us.get(name, inf))
         self._known_us[name] = latency_us
-        best = replace(timing, latency_us=latency_us)
+        best = structs.replace(timing, latency_us=latency_us)
         await self._cache.keep_latencies({name: best})
 
     def _name(self, kernels: UnitKernels, variant: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from braid.core.errors import InvalidRequest
+from braid.core.json_form import from_json, to_json
 from braid.core.padding import REPEAT, ZEROS
 from braid.core.precision import FP32, check_precision
 from braid.scheduler.options import PlannerSettings
@@ -100,29 +101,10 @@ class ModelOptions:
         return tuple(map(int, self.lengths.split(",")))
 
     def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = {
-            "batch_sizes": list(self.batch_sizes),
-            "planner": self.planner.text,
-            "input_shapes": {name: list(shape) for name, shape in self.input_shapes.items()},
-        }
-        if self.precision != FP32:
-            document["precision"] = self.precision
-        if self.accepted_error is not None:
-            document["accepted_error"] = self.accepted_error
-        if self.samples:
-            document["samples"] = self.samples
-        if self.pad:
-            document["pad"] = dict(self.pad)
-        if self.no_pad:
-            document["no_pad"] = True
-        if self.more_shapes:
-            shapes = [{name: [*shape] for name, shape in one.items()} for one in self.more_shapes]
-            document["more_shapes"] = shapes
-        if self.lengths != NO_LENGTHS:
-            document["lengths"] = self.lengths
-        if self.batchable:
-            document["batchable"] = True
-        return document
+        document, usual = to_json(self), to_json(ModelOptions())
+        said = {name: value for name, value in document.items() if value != usual[name]}
+        always = {name: document[name] for name in ("batch_sizes", "input_shapes")}
+        return {**said, **always, "planner": self.planner.text}
 
 
 def several_shapes(given: Iterable[tuple[str, tuple[int, ...]]]) -> list[Shapes]:
@@ -148,19 +130,8 @@ def several_shapes(given: Iterable[tuple[str, tuple[int, ...]]]) -> list[Shapes]
 
 
 def options_from_json(document: Mapping[str, Any]) -> ModelOptions:
-    return ModelOptions(
-        tuple(document["batch_sizes"]),
-        PlannerSettings.parse(document["planner"]),
-        {name: tuple(shape) for name, shape in document["input_shapes"].items()},
-        document.get("precision", FP32),
-        document.get("accepted_error"),
-        document.get("samples", ""),
-        document.get("pad", {}),
-        document.get("no_pad", False),
-        tuple(map(_as_tuples, document.get("more_shapes", ()))),
-        document.get("lengths", NO_LENGTHS),
-        document.get("batchable", False),
-    )
+    planner = PlannerSettings.parse(document["planner"])
+    return from_json(ModelOptions, {**document, "planner": to_json(planner)})
 
 
 def _as_tuples(shapes: Mapping[str, Sequence[int]]) -> Shapes:

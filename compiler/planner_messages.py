@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from braid.core.graph import OpGraph
-from braid.core.json_form import from_json, to_tagged_json
+from braid.core.json_form import Tagged, from_json, to_json
 from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
 from braid.scheduler.options import PlannerSettings
@@ -32,8 +32,7 @@ class StageQuery:
     ask: Ask = "latency"
 
 
-@dataclass(frozen=True, slots=True)
-class PlanRequest:
+class PlanRequest(Tagged, frozen=True):
     """Plan one static graph."""
 
     graph: OpGraph
@@ -41,29 +40,25 @@ class PlanRequest:
     facts: DeviceFacts
 
 
-@dataclass(frozen=True, slots=True)
-class LatencyQuestion:
+class LatencyQuestion(Tagged, frozen=True):
     """Ask for the latencies of stages."""
 
     queries: tuple[StageQuery, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Latencies:
+class Latencies(Tagged, frozen=True):
     """Latencies of stages in microseconds."""
 
     latencies_us: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PlansFound:
+class PlansFound(Tagged, frozen=True):
     """All plans that the planner offers."""
 
     planned: tuple[Planned, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanningError:
+class PlanningError(Tagged, frozen=True):
     """Reason why there is no plan."""
 
     text: str
@@ -73,7 +68,7 @@ PlannerMessage = PlanRequest | LatencyQuestion | Latencies | PlansFound | Planni
 
 
 def encode(message: PlannerMessage) -> bytes:
-    return json.dumps(to_tagged_json(message)).encode() + b"\n"
+    return json.dumps(to_json(message)).encode() + b"\n"
 
 
 def decode(line: bytes | str) -> PlannerMessage:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from braid.compiler.planner_messages import Ask, StageQuery
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts
@@ -100,4 +102,4 @@ def with_work(facts: DeviceFacts, cost: AskingCost, units: int) -> DeviceFacts:
         replace(profile, work_us=(max(0.0, min(work / facts.threads, alone) - price_us),))
         for profile, work, alone in zip(facts.profiles, cost.work_us(), alone_us, strict=True)
     )
-    return replace(facts, profiles=profiles)
+    return structs.replace(facts, profiles=profiles)

@@ -45,6 +45,7 @@ async def _measured(work: Work) -> Quantisation:
     tolerance = work.tolerated_in(INT8) if work.is_auto else work.tolerated_error
     request = Calibrate(program, work.samples.path, tolerance)
     work.report(Calibrating(0.0))
-    return await work.retry(
+    found = await work.retry(
         lambda: work.device.ask(request, lambda done: work.report(Calibrating(done)))
     )
+    return found.how

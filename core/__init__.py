@@ -1,1 +1,1 @@
-"""Types that all packages of Braid share; they import the standard library only."""
+"""Types that all packages of Braid share; they import msgspec and the standard library."""

@@ -13,12 +13,13 @@ Values are named; operators stand in topological order and each value is produce
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from braid.core.errors import InvalidArtefact
-from braid.core.json_form import from_stored_json, to_json, use_own_form
+from braid.core.json_form import MalformedJson, from_json, to_json
 from braid.core.tensor import TensorType
 
 GRAPH_FORMAT = 1
@@ -26,7 +27,7 @@ GRAPH_FORMAT = 1
 WEIGHTS = "weights"
 """Attribute that holds numbers of the model, of which only the count matters to speed."""
 
-Literal = None | bool | int | float | str | list["Literal"]
+Literal = None | bool | int | float | str | list[Any]
 """Value of an attribute: JSON, so that a graph is data and never code."""
 
 
@@ -158,41 +159,25 @@ def _verify_operators(operators: Iterable[Operator], defined: set[str], names: s
 
 
 def graph_to_json(graph: OpGraph) -> dict[str, Any]:
-    document = {
-        "format": GRAPH_FORMAT,
-        "name": graph.name,
-        "inputs": {name: to_json(spec) for name, spec in graph.inputs.items()},
-        "outputs": dict(graph.outputs),
-        "constants": {name: to_json(spec) for name, spec in graph.constants.items()},
-        "operators": [_operator_to_json(op) for op in graph.operators],
-        "specs": {name: to_json(spec) for name, spec in graph.specs.items()},
-    }
     values = {*graph.inputs, *(out for op in graph.operators for out in op.outputs)}
-    if sources := {value: [*graph.sources[value]] for value in graph.sources if value in values}:
-        document["sources"] = sources
-    return document
+    sources = {value: found for value, found in graph.sources.items() if value in values}
+    document = to_json(replace(graph, sources=sources))
+    operators = [_short(operator) for operator in document["operators"]]
+    return {"format": GRAPH_FORMAT, **document, "operators": operators}
 
 
-def _operator_to_json(op: Operator) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "name": op.name,
-        "kind": op.kind,
-        "inputs": list(op.inputs),
-        "outputs": list(op.outputs),
+def _short(operator: Mapping[str, Any]) -> dict[str, Any]:
+    """Document of an operator without what most of them lack, its numbers finite."""
+    long = {
+        "attributes": {name: _finite(value) for name, value in operator["attributes"].items()},
+        "host": operator["host"],
+        "branches": [
+            {**branch, "operators": [_short(inner) for inner in branch["operators"]]}
+            for branch in operator["branches"]
+        ],
     }
-    if op.attributes:
-        document["attributes"] = {key: _finite(value) for key, value in op.attributes.items()}
-    if op.host:
-        document["host"] = dict(op.host)
-    if op.branches:
-        document["branches"] = [
-            {
-                "operators": [_operator_to_json(inner) for inner in branch.operators],
-                "outputs": list(branch.outputs),
-            }
-            for branch in op.branches
-        ]
-    return document
+    left = {name: value for name, value in operator.items() if name not in long}
+    return left | {name: value for name, value in long.items() if value}
 
 
 _NON_FINITE = {"$inf": float("inf"), "$-inf": float("-inf"), "$nan": float("nan")}
@@ -200,11 +185,8 @@ _NON_FINITE = {"$inf": float("inf"), "$-inf": float("-inf"), "$nan": float("nan"
 
 def _finite(value: Literal) -> Literal:
     """Replace infinities and NaN, which JSON lacks, by strings that no operator uses."""
-    if isinstance(value, float):
-        if value != value:
-            return "$nan"
-        if value in (float("inf"), float("-inf")):
-            return "$inf" if value > 0 else "$-inf"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"${value}"
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return value
@@ -228,46 +210,20 @@ def graph_from_json(document: Any) -> OpGraph:
             f"graph format {stated!r} is not {GRAPH_FORMAT}; register the model again"
         )
     try:
-        graph = OpGraph(
-            name=str(document["name"]),
-            inputs=_specs_from_json(document["inputs"]),
-            outputs={str(k): str(v) for k, v in document["outputs"].items()},
-            constants={
-                k: from_stored_json(TensorType, v) for k, v in document["constants"].items()
-            },
-            operators=tuple(_operator_from_json(op) for op in document["operators"]),
-            specs=_specs_from_json(document["specs"]),
-            sources={k: tuple(map(str, v)) for k, v in document.get("sources", {}).items()},
-        )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InvalidArtefact(f"graph.json is malformed: {error!r}") from error
+        graph = from_json(OpGraph, document)
+    except MalformedJson as error:
+        raise InvalidArtefact(f"graph.json is malformed: {error}") from error
+    graph = replace(graph, operators=tuple(map(_parsed, graph.operators)))
     graph.verify()
     return graph
 
 
-def _specs_from_json(document: Mapping[str, Any]) -> dict[str, TensorType]:
-    return {name: from_stored_json(TensorType, spec) for name, spec in document.items()}
-
-
-def _operator_from_json(document: Mapping[str, Any]) -> Operator:
-    return Operator(
-        name=document["name"],
-        kind=document["kind"],
-        inputs=tuple(document["inputs"]),
-        outputs=tuple(document["outputs"]),
-        attributes={k: _parse_literal(v) for k, v in document.get("attributes", {}).items()},
-        host=dict(document.get("host", {})),
-        branches=tuple(
-            Branch(
-                tuple(_operator_from_json(op) for op in branch["operators"]),
-                tuple(branch["outputs"]),
-            )
-            for branch in document.get("branches", ())
-        ),
+def _parsed(op: Operator) -> Operator:
+    branches = tuple(
+        replace(branch, operators=tuple(map(_parsed, branch.operators))) for branch in op.branches
     )
-
-
-use_own_form(OpGraph, graph_to_json, graph_from_json)
+    attributes = {name: _parse_literal(value) for name, value in op.attributes.items()}
+    return replace(op, attributes=attributes, branches=branches)
 
 
 def load_graph(text: str) -> OpGraph:

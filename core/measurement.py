@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from braid.core.errors import ImpossibleLatency
+from braid.core.json_form import Tagged
 from braid.core.runtimes import RUNTIMES
 
 
@@ -20,8 +21,7 @@ def check_latency(latency_us: float | None) -> None:
         raise ImpossibleLatency(latency_us)
 
 
-@dataclass(frozen=True, slots=True)
-class StageLatency:
+class StageLatency(Tagged, frozen=True):
     """Latency of one stage, in microseconds: the median of repeated runs."""
 
     latency_us: float
@@ -79,8 +79,7 @@ class UnitProfile:
     work_us: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
+class DeviceFacts(Tagged, frozen=True):
     """Facts besides stage latencies about a device and a static graph. Each may be missing."""
 
     overheads: StageOverheads | None = None

@@ -8,13 +8,13 @@ of other streams it waits for, and where all streams join (a *barrier*, the end 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from braid.core.errors import InvalidArtefact
-from braid.core.json_form import from_stored_json, to_json, use_own_form
+from braid.core.json_form import from_json, to_json
 from braid.core.runtimes import RUNTIMES
 
 MAX_STREAMS = 8
@@ -22,8 +22,7 @@ MAX_STREAMS = 8
 NO_MORE = "which this version does not run; `braid schedule again MODEL` makes another"
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """One unit on one stream. Units on one stream run in launch order."""
 
     unit: int  # index into OpGraph.operators
@@ -163,31 +162,17 @@ def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None
 
 
 def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
-    return {
-        "launches": [[launch.unit, launch.stream, list(launch.waits)] for launch in plan.launches],
-        "streams": plan.streams,
-        "barriers": list(plan.barriers),
-        "merges": [list(units) for units in plan.merges],
-        **({"parts": [to_json(part) for part in plan.parts]} if plan.parts else {}),
-    }
+    document = to_json(plan)
+    if not plan.parts:  # ids are hashes of this, also of plans from before there were parts
+        del document["parts"]
+    return document
 
 
-def plan_from_json(document: Mapping[str, Any]) -> StreamPlan:
+def plan_from_json(document: Any) -> StreamPlan:
     """Read a plan. Raises InvalidArtefact, also for threads or bands as of a9f91505 and before."""
     try:
         if "bands" in document or any(len(launch) > 3 for launch in document["launches"]):
             raise InvalidArtefact(f"the plan has teams or bands, {NO_MORE}")
-        return StreamPlan(
-            launches=tuple(
-                Launch(unit, stream, tuple(waits)) for unit, stream, waits in document["launches"]
-            ),
-            streams=document["streams"],
-            barriers=tuple(document["barriers"]),
-            merges=tuple(tuple(units) for units in document.get("merges", ())),
-            parts=tuple(from_stored_json(EnginePart, part) for part in document.get("parts", ())),
-        )
+        return from_json(StreamPlan, document)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArtefact(f"the stream plan is malformed: {error!r}") from error
-
-
-use_own_form(StreamPlan, plan_to_json, plan_from_json)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from braid.core.errors import InvalidArtefact, ScheduleNotFound
-from braid.core.json_form import from_stored_json, to_json
+from braid.core.json_form import from_json, to_json
 from braid.core.measurement import SideBySideRuns, Speed
 from braid.core.plan import (
     NO_MORE,
@@ -87,12 +87,8 @@ class ScheduleKey:
 
         So keys from before there were accepted errors and samples stay the same.
         """
-        document = to_json(self)
-        if self.accepted_error is None:
-            del document["accepted_error"]
-        if not self.samples:
-            del document["samples"]
-        return document
+        unsaid = {"accepted_error": None, "samples": ""}.items()
+        return {name: value for name, value in to_json(self).items() if (name, value) not in unsaid}
 
 
 SEQUENTIAL = "sequential"
@@ -161,11 +157,6 @@ class Rival(NamedTuple):
     name: str
 
 
-def contender_from_json(document: Mapping[str, Any]) -> Contender:
-    also = tuple(document.get("also", ()))
-    return Contender(**{**document, "also": also})
-
-
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Origin and measurements of a schedule. Latencies in microseconds."""
@@ -198,19 +189,6 @@ class Provenance:
     """Precision or runtime -> why it took no part."""
     is_decided: bool = False  # service found the order of the candidates; False: contest is open
     again: str = ""  # why the next job of its model makes it again; empty: it does not
-
-
-def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
-    contenders = map(contender_from_json, document.get("candidates", ()))
-    candidates = tuple(contender for contender in contenders if contender.name not in GONE)
-    values = dict(document)
-    if (beside := document.get("side_by_side")) is not None:
-        values["side_by_side"] = from_stored_json(SideBySideRuns, beside)
-    if (how := document.get("quantisation")) is not None:
-        values["quantisation"] = from_stored_json(Quantisation, how)
-    known = {field.name for field in fields(Provenance)}  # another version may know more
-    values = {name: value for name, value in values.items() if name in known}
-    return Provenance(**{**values, "candidates": candidates})
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,21 +476,10 @@ def _ran_in(runtime: str) -> dict[str, Any]:
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
     body = {
         "format": SCHEDULE_FORMAT,
+        **to_json(schedule),
         "key": schedule.key.to_json(),
-        "planner": schedule.planner,
         "plan": plan_to_json(schedule.plan),
-        "stages": [to_json(stage) for stage in schedule.stages],
-        "unit_names": list(schedule.unit_names),
-        "provenance": to_json(schedule.provenance),
-        "others": [
-            {
-                "name": other.name,
-                "plan": plan_to_json(other.plan),
-                "stages": [to_json(stage) for stage in other.stages],
-                "latency_us": other.latency_us,
-            }
-            for other in schedule.others
-        ],
+        "others": [{**to_json(one), "plan": plan_to_json(one.plan)} for one in schedule.others],
     }
     return {**body, "sha256": _checksum(body)}
 
@@ -531,29 +498,13 @@ def schedule_from_json(document: Any) -> Schedule:
     if body.get("planner") in GONE:
         raise InvalidArtefact(f"the schedule is of {body['planner']}, {NO_MORE}")
     try:
-        return Schedule(
-            key=ScheduleKey(**body["key"]),
-            planner=body["planner"],
-            plan=plan_from_json(body["plan"]),
-            stages=_stages_from_json(body["stages"]),
-            unit_names=tuple(body["unit_names"]),
-            provenance=provenance_from_json(body["provenance"]),
-            others=tuple(
-                PlanCandidate(
-                    other["name"],
-                    plan_from_json(other["plan"]),
-                    _stages_from_json(other["stages"]),
-                    other["latency_us"],
-                )
-                for other in body.get("others", ())
-            ),
-        )
+        plan_from_json(body["plan"])  # refuses plans that are no more
+        ScheduleKey(**body["key"])  # and this other fields
+        schedule = from_json(Schedule, body)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidArtefact(f"the schedule is malformed: {error!r}") from error
-
-
-def _stages_from_json(stages: Any) -> tuple[Stage, ...]:
-    return tuple(from_stored_json(Stage, stage) for stage in stages)
+    kept = tuple(one for one in schedule.provenance.candidates if one.name not in GONE)
+    return replace(schedule, provenance=replace(schedule.provenance, candidates=kept))
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

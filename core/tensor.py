@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from braid.core.errors import InvalidArtefact
 
@@ -46,7 +46,6 @@ class TensorType:
 
     dtype: str
     shape: tuple[Dim, ...]
-    is_static: bool = field(init=False, repr=False, compare=False)  # no extent is a symbol
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPE_BYTES:
@@ -54,8 +53,11 @@ class TensorType:
         for dim in self.shape:
             if isinstance(dim, int) and dim < 0:
                 raise InvalidArtefact(f"negative extent in shape {list(self.shape)}")
-        is_static = all(isinstance(dim, int) for dim in self.shape)
-        object.__setattr__(self, "is_static", is_static)
+
+    @property
+    def is_static(self) -> bool:
+        """True if no extent is a symbol."""
+        return all(isinstance(dim, int) for dim in self.shape)
 
     @property
     def elements(self) -> int:

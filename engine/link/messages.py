@@ -9,20 +9,20 @@
     AskStatus, StopRun, StopStep ──control──>      engine/worker/process/status_thread.py
         <── WorkerStatus ──
 
-One message is one frame (frames.py); its JSON form follows from its fields (core/json_form.py).
+One message is one frame (frames.py); its form follows from its fields (core/json_form.py).
 Tensors never travel here: they lie in shared memory, and messages name offsets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from braid.core import errors
 from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import BraidError, ResourceExhausted, WorkerFault
 from braid.core.graph import OpGraph
+from braid.core.json_form import Tagged
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
 from braid.core.plan import EnginePart
 from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
@@ -33,34 +33,28 @@ from braid.core.tensor import TensorType
 ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 
 
-class WorkerRequest(Generic[ReplyT_co]):
+class WorkerRequest(Tagged, Generic[ReplyT_co], frozen=True):
     """A request to a worker, answered with a reply of one class."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class ProgramRequest(WorkerRequest[ReplyT_co]):
+class ProgramRequest(WorkerRequest[ReplyT_co], frozen=True):
     """A request about one program, whose model the worker has loaded."""
 
     program: ProgramKey
 
 
-@dataclass(frozen=True, slots=True)
-class MeasurementRequest(ProgramRequest[ReplyT_co]):
+class MeasurementRequest(ProgramRequest[ReplyT_co], frozen=True):
     """A request that the worker works for between inferences; it can be dropped."""
 
 
 # Replies that are no fact of their own.
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(Tagged, frozen=True):
     """Reply to a request that asks for nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceDescription:
+class DeviceDescription(Tagged, frozen=True):
     """The device of a worker, and the software on it."""
 
     device_key: str  # canonical text of all that a latency measured there depends on
@@ -71,8 +65,7 @@ class DeviceDescription:
     state: DeviceState = UNKNOWN  # when it was asked for
 
 
-@dataclass(frozen=True, slots=True)
-class ModelMemory:
+class ModelMemory(Tagged, frozen=True):
     """Memory of a model in bytes; a session in another runtime counts as the model's file."""
 
     host_weights: int = 0
@@ -82,8 +75,7 @@ class ModelMemory:
     sessions: int = 0  # of other runtimes, on the device, about
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutableReady:
+class ExecutableReady(Tagged, frozen=True):
     """An executable is ready to run."""
 
     outputs: Mapping[str, TensorType]  # by the name the caller sees; names follow the content
@@ -95,51 +87,44 @@ class ExecutableReady:
     work_s: float = 0.0  # seconds that it took to make, without requests in between
 
 
-@dataclass(frozen=True, slots=True)
-class RunDone:
+class RunDone(Tagged, frozen=True):
     """The outputs of a run lie in its slot."""
 
     compute_us: int  # time on the device
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramDescription:
+class ProgramDescription(Tagged, frozen=True):
     """The static graph of a program; its operators are the schedule units."""
 
     graph: OpGraph
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramKernels:
+class ProgramKernels(Tagged, frozen=True):
     """Units of a program that more than one kernel can run."""
 
     kernels: tuple[UnitKernels, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanMeasurements:
+class PlanMeasurements(Tagged, frozen=True):
     """Measurements of whole models, in the order of the request: plans, then runtimes, of each."""
 
     plans: tuple[PlanMeasurement, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PartMeasurement:
+class PartMeasurement(Tagged, frozen=True):
     """Latency of parts that run side by side, on the values that other units give them."""
 
     latency_us: float | None = None  # None: one is refused
     problem: str = ""  # why
 
 
-@dataclass(frozen=True, slots=True)
-class PartMeasurements:
+class PartMeasurements(Tagged, frozen=True):
     """Measurements of stages of parts, in the order of the request."""
 
     stages: tuple[PartMeasurement, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceMeasurement:
+class PlaceMeasurement(Tagged, frozen=True):
     """Runs side by side: latency of one in microseconds, and what they compute together."""
 
     count: int
@@ -148,15 +133,19 @@ class PlaceMeasurement:
     ratios: tuple[float, ...]  # runs a second over those on all threads, one a turn
 
 
-@dataclass(frozen=True, slots=True)
-class ThroughputMeasurements:
+class ThroughputMeasurements(Tagged, frozen=True):
     """Ways of running side by side that run and do not err; those clearly slower had few turns."""
 
     ways: tuple[PlaceMeasurement, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SearchProgress:
+class Calibrated(Tagged, frozen=True):
+    """How a program computes on 8-bit integers."""
+
+    how: Quantisation
+
+
+class SearchProgress(Tagged, frozen=True):
     """What happened in a search since it was told last."""
 
     done: int  # of the first question's latencies
@@ -167,8 +156,7 @@ class SearchProgress:
     latencies: Mapping[str, StageLatency]  # to be cached, by signature
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResult:
+class SearchResult(Tagged, frozen=True):
     """All plans that a planner offers."""
 
     plans: str  # JSON, which takes long to read where there are many units
@@ -177,28 +165,24 @@ class SearchResult:
 # Requests.
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeDevice(WorkerRequest[DeviceDescription]):
+class DescribeDevice(WorkerRequest[DeviceDescription], frozen=True):
     """Describe the device."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadModel(WorkerRequest[Acknowledged]):
+class LoadModel(WorkerRequest[Acknowledged], frozen=True):
     """Load the artefact at a path; does nothing if it is loaded."""
 
     digest: str
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnloadModel(WorkerRequest[Acknowledged]):
+class UnloadModel(WorkerRequest[Acknowledged], frozen=True):
     """Forget a model and everything prepared for it."""
 
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareExecutable(WorkerRequest[ExecutableReady]):
+class PrepareExecutable(WorkerRequest[ExecutableReady], frozen=True):
     """Make an executable; ``runs_first`` False leaves the cold first run to a request."""
 
     number: int
@@ -206,15 +190,13 @@ class PrepareExecutable(WorkerRequest[ExecutableReady]):
     runs_first: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseExecutable(WorkerRequest[Acknowledged]):
+class ReleaseExecutable(WorkerRequest[Acknowledged], frozen=True):
     """Forget an executable."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunExecutable(WorkerRequest[RunDone]):
+class RunExecutable(WorkerRequest[RunDone], frozen=True):
     """Run an executable on the slot at an offset of the shared memory, in bytes."""
 
     number: int
@@ -223,30 +205,25 @@ class RunExecutable(WorkerRequest[RunDone]):
     program: ProgramKey | None = None  # what is run, if the executable takes any shape
 
 
-@dataclass(frozen=True, slots=True)
-class DropMeasurement(WorkerRequest[Acknowledged]):
+class DropMeasurement(WorkerRequest[Acknowledged], frozen=True):
     """Drop the measurement that a call asked for; that call is never answered."""
 
     call: int
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeProgram(ProgramRequest[ProgramDescription]):
+class DescribeProgram(ProgramRequest[ProgramDescription], frozen=True):
     """Describe the static graph of a program."""
 
 
-@dataclass(frozen=True, slots=True)
-class FindFacts(MeasurementRequest[DeviceFacts]):
+class FindFacts(MeasurementRequest[DeviceFacts], frozen=True):
     """Find what planners may know of the device and a program's units."""
 
 
-@dataclass(frozen=True, slots=True)
-class FindKernels(MeasurementRequest[ProgramKernels]):
+class FindKernels(MeasurementRequest[ProgramKernels], frozen=True):
     """Find the units of a program that more than one kernel can run."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureStage(MeasurementRequest[StageLatency]):
+class MeasureStage(MeasurementRequest[StageLatency], frozen=True):
     """Measure one stage of a program."""
 
     stage: Stage
@@ -255,8 +232,7 @@ class MeasureStage(MeasurementRequest[StageLatency]):
     hopeless_us: float | None = None  # a stage that takes longer need not be measured with care
 
 
-@dataclass(frozen=True, slots=True)
-class ComparePlans(MeasurementRequest[PlanMeasurements]):
+class ComparePlans(MeasurementRequest[PlanMeasurements], frozen=True):
     """Measure whole models in turns, the first plan of ``program`` being the baseline."""
 
     fields: tuple[PlansToCompare, ...]  # of one program in several precisions, that one first
@@ -265,8 +241,7 @@ class ComparePlans(MeasurementRequest[PlanMeasurements]):
     is_timed: bool = True  # False: each runs once for its error, and has no latency
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureParts(MeasurementRequest[PartMeasurements]):
+class MeasureParts(MeasurementRequest[PartMeasurements], frozen=True):
     """Measure stages of parts in engines, and check what they compute.
 
     Parts of a stage run side by side on a thread each; one alone has the threads that it names.
@@ -275,8 +250,7 @@ class MeasureParts(MeasurementRequest[PartMeasurements]):
     stages: tuple[tuple[EnginePart, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SearchPlans(MeasurementRequest[SearchResult]):
+class SearchPlans(MeasurementRequest[SearchResult], frozen=True):
     """Plan a program, and measure what the planner asks for; answered by a bench that searches."""
 
     planner: str  # its name and options, as PlannerSettings reads them
@@ -286,16 +260,14 @@ class SearchPlans(MeasurementRequest[SearchResult]):
     seconds: float  # CPU time that it may take from one question to the next
 
 
-@dataclass(frozen=True, slots=True)
-class Calibrate(MeasurementRequest[Quantisation]):
+class Calibrate(MeasurementRequest[Calibrated], frozen=True):
     """Find how a program computes on 8-bit integers."""
 
     samples: str  # path of the inputs that ranges are taken from
     tolerance: float  # of outputs, relative to the largest element
 
 
-@dataclass(frozen=True, slots=True)
-class CompareThroughput(MeasurementRequest[ThroughputMeasurements]):
+class CompareThroughput(MeasurementRequest[ThroughputMeasurements], frozen=True):
     """Measure runs side by side on parts of the threads, beside runs of a plan on all of them."""
 
     to_run: PlanToRun
@@ -334,31 +306,28 @@ AnyReply = (
     | PlanMeasurements
     | PartMeasurements
     | SearchResult
-    | Quantisation
+    | Calibrated
     | ThroughputMeasurements
 )
 
 # What travels on the link.
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerCall:
+class WorkerCall(Tagged, frozen=True):
     """A request, under a number that its answers name."""
 
     number: int
     request: AnyRequest
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerAnswer:
+class WorkerAnswer(Tagged, frozen=True):
     """The reply to a call."""
 
     call: int
     reply: AnyReply
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerProgress:
+class WorkerProgress(Tagged, frozen=True):
     """How far a call is: the fraction done, in [0, 1], or what happened in a search."""
 
     call: int
@@ -366,8 +335,7 @@ class WorkerProgress:
     search: SearchProgress | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFailure:
+class WorkerFailure(Tagged, frozen=True):
     """The error that a call ends with."""
 
     call: int
@@ -381,7 +349,8 @@ class WorkerFailure:
         names = (
             kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__
         )
-        return WorkerFailure(call, next(names), str(error), retry_after_s)
+        text = str(error).encode(errors="replace").decode()  # names of files may be no Unicode
+        return WorkerFailure(call, next(names), text, retry_after_s)
 
     @property
     def error(self) -> BraidError:
@@ -395,8 +364,7 @@ class WorkerFailure:
         return revived
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceIsLost:
+class DeviceIsLost(Tagged, frozen=True):
     """The worker ends by itself, as its device is of no use to it any more."""
 
     reason: str
@@ -405,28 +373,24 @@ class DeviceIsLost:
 # What travels on the control socket.
 
 
-@dataclass(frozen=True, slots=True)
-class AskStatus:
+class AskStatus(Tagged, frozen=True):
     """Answer with a WorkerStatus; asked about twice a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopRun:
+class StopRun(Tagged, frozen=True):
     """End the run of a call, or do not begin it."""
 
     call: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class StopStep:
+class StopStep(Tagged, frozen=True):
     """End the work under way that is no run."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
+class WorkerStatus(Tagged, frozen=True):
     """Present work of a worker's device thread, with seconds since its start."""
 
     call: int | None = None  # of the oldest run; None: nothing runs

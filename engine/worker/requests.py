@@ -7,13 +7,14 @@ import math
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from time import monotonic, perf_counter_ns
 from typing import Any, TypeAlias
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from braid.core.errors import InvalidRequest, PreconditionFailed
@@ -322,7 +323,7 @@ class RequestHandlers:
         return ProgramDescription(self._models.program(request.program).graph)
 
     def describe_device(self, _: DescribeDevice) -> DeviceDescription:
-        return replace(self._description, state=self._backend.state(self._pause))
+        return structs.replace(self._description, state=self._backend.state(self._pause))
 
     @cached_property
     def _description(self) -> DeviceDescription:

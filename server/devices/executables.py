@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from braid.core.errors import DeviceOutOfMemory, PreconditionFailed, RunStopped, Unavailable
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorType
@@ -138,7 +140,7 @@ class Executables:
         """Remember a model's memory, with the activations of its largest executable."""
         before = self.memory.get(digest, memory)
         most = max(before.activations, memory.activations)
-        self.memory[digest] = replace(memory, activations=most)
+        self.memory[digest] = structs.replace(memory, activations=most)
         self.gpu_reserved_bytes = memory.gpu_reserved
 
     async def release(self, ready: Executable) -> None:

@@ -12,7 +12,6 @@ from math import inf
 from typing import Any
 
 from braid.core.errors import InvalidRequest
-from braid.core.json_form import from_stored_json
 from braid.server.store.interface import Interface
 
 
@@ -155,15 +154,3 @@ class ServingConfig:
         """Select the ``available`` versions that serve: by policy, or because of a label."""
         numbers = set(available)
         return self.versions.select(numbers) | (numbers & set(self.labels.values()))
-
-
-def config_from_json(document: Mapping[str, Any]) -> ServingConfig:
-    versions, interface = document["versions"], document.get("interface")
-    return ServingConfig(
-        VersionPolicy(versions["latest"], tuple(versions["specific"])),
-        document["labels"],
-        Batching(**document["batching"]),
-        Residency(**document.get("residency", {})),
-        Interface() if interface is None else from_stored_json(Interface, interface),
-        document.get("plan", ""),
-    )

@@ -35,7 +35,7 @@ def test_no_wait_can_be_left_out(seed: int) -> None:
         for wait in launch.waits:
             fewer = tuple(other for other in launch.waits if other != wait)
             launches = list(plan.launches)
-            launches[position] = replace(launch, waits=fewer)
+            launches[position] = launch._replace(waits=fewer)
             with pytest.raises(InvalidArtefact):
                 verify_plan(replace(plan, launches=tuple(launches)), graph.predecessors)
 

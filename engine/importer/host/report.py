@@ -20,7 +20,7 @@ from typing import Any
 
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, load_graph
-from braid.core.json_form import MalformedJson, from_stored_json, to_json
+from braid.core.json_form import MalformedJson, from_json, to_json
 from braid.core.padding import PaddedAxis
 from braid.core.regular_file import open_file, read_file
 from braid.core.shortage import unreadable
@@ -98,11 +98,10 @@ def report_from_json(document: Any) -> Report:
     body = {name: value for name, value in document.items() if name != "format"}
     if isinstance(batch := body.get("batch"), dict) and "rows" not in body:
         body["batch"], body["rows"] = {**batch, "alone": True}, UNSHOWN
-    body.setdefault("batchable", False)
-    body.setdefault("rows", "")
-    body.setdefault("metadata", {})
     try:
-        return from_stored_json(Report, body)
+        if "padding" not in body:
+            raise MalformedJson("missing padding")
+        return from_json(Report, body)
     except MalformedJson as error:
         raise InvalidArtefact(
             f"{REPORT_FILE} is malformed, or of an unreleased version of Braid that is too old "

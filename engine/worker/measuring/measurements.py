@@ -29,6 +29,7 @@ from braid.engine.device import AskedStage, Backend, Prepared, open_whole
 from braid.engine.link.messages import (
     AnyReply,
     Calibrate,
+    Calibrated,
     ComparePlans,
     CompareThroughput,
     FindFacts,
@@ -251,8 +252,8 @@ class Measurements:
         self.forget()
         if not self._backend.computes_on_integers:
             raise PreconditionFailed("this device has no instructions for 8-bit integers (VNNI)")
-        quantisation = yield from calibrated(self._backend, self._models, request, self._pause)
-        return quantisation
+        how = yield from calibrated(self._backend, self._models, request, self._pause)
+        return Calibrated(how)
 
     def throughput(self, request: CompareThroughput) -> Task:
         yield None

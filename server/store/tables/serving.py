@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from sqlalchemy import Connection, delete, select
 
+from braid.core.json_form import from_json, to_json
 from braid.server.store.records import ModelStatus, ModelVersion
-from braid.server.store.serving_config import ServingConfig, config_from_json
+from braid.server.store.serving_config import ServingConfig
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
 from braid.server.store.tables.dialects import put_row
@@ -35,12 +34,12 @@ def retire_beside(connection: Connection, new: ModelVersion) -> None:
 
 
 def put(connection: Connection, name: str, config: ServingConfig) -> None:
-    put_row(connection, serving, {"name": name, "config": asdict(config)})
+    put_row(connection, serving, {"name": name, "config": to_json(config)})
 
 
 def every(connection: Connection) -> dict[str, ServingConfig]:
     rows = connection.execute(_EVERY)
-    return {row.name: config_from_json(row.config) for row in rows}
+    return {row.name: from_json(ServingConfig, row.config) for row in rows}
 
 
 def forget(connection: Connection, name: str) -> None:

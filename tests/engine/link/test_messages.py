@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from inspect import signature
 from typing import Any, get_args
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from braid.core import errors
 from braid.core.errors import DiskFailure, QueueFull, WorkerFault
 from braid.core.graph import Operator, OpGraph
-from braid.core.json_form import MalformedJson, from_json, to_tagged_json
+from braid.core.json_form import to_json
 from braid.core.measurement import PlanMeasurement, StageLatency
 from braid.core.plan import Launch, StreamPlan, sequential_plan
 from braid.core.schedule import Stage
@@ -43,6 +43,7 @@ st.register_type_strategy(
     TensorType,
     st.builds(TensorType, st.sampled_from(["FP32", "INT8"]), st.tuples(st.integers(0, 9))),
 )
+st.register_type_strategy(int, st.integers(-(2**63), 2**64 - 1))  # that MessagePack has
 st.register_type_strategy(OpGraph, st.just(GRAPH))
 st.register_type_strategy(
     StreamPlan,
@@ -57,7 +58,7 @@ st.register_type_strategy(
 
 def of(kind: type) -> st.SearchStrategy[Any]:
     """Instances of a class; latencies are possible ones."""
-    names = {each.name for each in fields(kind)}
+    names = set(signature(kind).parameters)
     drawn: dict[str, Any] = {}
     if "latency_us" in names:
         drawn["latency_us"] = LATENCIES
@@ -113,31 +114,33 @@ def test_a_frame_over_the_limit_is_refused() -> None:
     [b"", b"\x01", b"\x01" + bytes(24), b"\x01" + bytes(26), b"\x02" + bytes(15), b"\x03", b"[]"],
 )
 def test_a_frame_that_is_no_message_is_refused(body: bytes) -> None:
-    with pytest.raises(ValueError, match=r"Expecting value|is none of"):
+    with pytest.raises(ValueError, match="no message: "):
         list(FrameDecoder().feed(len(body).to_bytes(4, "little") + body))
 
 
-CALL = to_tagged_json(WorkerCall(1, RunExecutable(2, 64)))
+CALL = to_json(WorkerCall(1, RunExecutable(2, 64)))
 
 
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        ({**CALL, "type": "Nothing"}, "is none of WorkerCall"),
-        ({**CALL, "more": 1}, "WorkerCall: unknown more"),
-        ({"type": "WorkerCall", "number": 1}, "WorkerCall: missing request"),
-        ({**CALL, "number": "1"}, r"WorkerCall.number: '1' is not a value of type int"),
-        ({**CALL, "number": True}, r"WorkerCall.number: 'True' is not a value of type int"),
+        ({**CALL, "type": "Nothing"}, "Invalid value 'Nothing'"),
+        ({**CALL, "more": 1}, "unknown field `more`"),
+        ({"type": "WorkerCall", "number": 1}, "missing required field `request`"),
+        ({**CALL, "number": "1"}, r"Expected `int`, got `str` - at `\$.number`"),
+        ({**CALL, "number": True}, r"Expected `int`, got `bool` - at `\$.number`"),
         (
             {**CALL, "request": {**CALL["request"], "offset": None}},
-            "WorkerCall.request: RunExecutable.offset: 'None' is not",
+            r"Expected `int`, got `None` - at `\$.request.offset`",
         ),
-        ([], "is none of"),
+        ([], "Expected `object`, got `array`"),
     ],
 )
 def test_what_is_no_message_is_refused_with_the_field(document: Any, why: str) -> None:
-    with pytest.raises(MalformedJson, match=why):
-        from_json(Message, json.loads(json.dumps(document)))
+    body = msgspec.msgpack.encode(document)
+
+    with pytest.raises(ValueError, match=f"no message: .*{why}"):
+        list(FrameDecoder().feed(len(body).to_bytes(4, "little") + body))
 
 
 def test_an_error_arrives_as_one_of_its_class_with_its_facts() -> None:
@@ -148,7 +151,8 @@ def test_an_error_arrives_as_one_of_its_class_with_its_facts() -> None:
     disk = WorkerFailure.of(3, DiskFailure(errors.DiskTrouble.FULL, "the store")).error
     assert isinstance(disk, DiskFailure)
 
-    unknown = replace(WorkerFailure.of(3, QueueFull("full")), error_class="DiskTrouble").error
+    failure = WorkerFailure.of(3, QueueFull("full"))
+    unknown = msgspec.structs.replace(failure, error_class="DiskTrouble").error
     assert type(unknown) is WorkerFault
 
 
@@ -159,6 +163,15 @@ def test_an_error_that_only_the_worker_has_arrives_as_the_one_it_derives_from() 
     assert str(arrived) == "a terabyte"
 
 
+def test_an_error_that_is_no_unicode_arrives() -> None:
+    failure = WorkerFailure.of(3, QueueFull("no file \udc80"))
+
+    (arrived,) = FrameDecoder().feed(encode(failure))
+
+    assert arrived == failure
+    assert failure.text == "no file ?"
+
+
 def test_a_status_is_small() -> None:
     assert len(encode(WorkerStatus(7, 0.5, None))) < 100
-    assert to_tagged_json(AskStatus()) == {"type": "AskStatus"}
+    assert to_json(AskStatus()) == {"type": "AskStatus"}

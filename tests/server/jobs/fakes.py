@@ -45,6 +45,7 @@ from braid.engine.importer.host.report import BatchAxes, Report, Verified, repor
 from braid.engine.importer.host.request import Hints
 from braid.engine.link.messages import (
     Calibrate,
+    Calibrated,
     ComparePlans,
     CompareThroughput,
     DescribeProgram,
@@ -271,7 +272,7 @@ class FakeDevice:
                 told(0.5)
                 if self.calibration_error is not None:
                     raise self.calibration_error
-                return self.quantisation
+                return Calibrated(self.quantisation)
             case MeasureParts(stages=stages):
                 return PartMeasurements((PartMeasurement(problem="no parts here"),) * len(stages))
             case CompareThroughput():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 import pytest
 
 from braid.compiler.options import NO_LENGTHS
 from braid.core.errors import InvalidRequest
+from braid.core.json_form import from_json, to_json
 from braid.core.tensor import BATCH, TensorType
 from braid.server.repository.configuration import Configuration, configuration_from_text
 from braid.server.repository.declared import check_declared
@@ -20,7 +20,6 @@ from braid.server.store.serving_config import (
     Residency,
     ServingConfig,
     VersionPolicy,
-    config_from_json,
 )
 
 DEVICES = ("cpu",)
@@ -134,7 +133,7 @@ def test_what_is_declared_for_clients_is_kept_for_them() -> None:
     assert (x.dims, x.own, x.format) == ((3, -1), (1, -1, 3), "FORMAT_NHWC")
     assert (y.dims, y.own, y.labels) == ((1,), (), ("cat", "dog"))
     assert not served.interface.has_batch
-    assert config_from_json(json.loads(json.dumps(asdict(served)))) == served
+    assert from_json(ServingConfig, json.loads(json.dumps(to_json(served)))) == served
 
 
 @pytest.mark.parametrize(

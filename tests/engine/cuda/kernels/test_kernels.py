@@ -138,7 +138,7 @@ def test_strided_or_padded_pointwise_convolutions_are_not() -> None:
     inputs = {"x": torch.randn(2, 5, 6, 6), "w": torch.randn(6, 5, 1, 1), "b": None}
 
     for window in ({"stride": [2, 2], "padding": [0, 0]}, {"padding": [1, 1]}):
-        attributes = convolution_attributes(**window)  # type: ignore[arg-type]
+        attributes = convolution_attributes(**window)
         check("aten.convolution", inputs, attributes, {"conv.nchw", "conv.nhwc"}, set())
 
 
