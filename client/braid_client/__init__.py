@@ -1,13 +1,14 @@
 """Client of the Braid inference server: numpy in, numpy out, sync and async.
 
-    Client, AsyncClient     the same surface twice (client.py, aio.py)
+    Client, AsyncClient     the same methods: aio.py has them, client.py runs them by blocking
     records                 Job, Model, InferResult, ...: frozen dataclasses
     errors                  one tree, BraidError at its root
     security, serving       tokens and TLS; versions, labels, batching
     messages, tensors       requests and results, numpy <-> wire, BF16 included
     notebook                records as HTML
     wire_fields             tensors in and out of serialised messages
-    retries, upload, rpcs   what both clients share; no I/O
+    rpcs, streams           calls, their deadlines and retries, their requests
+    retries, upload         rules of retries, parts of an upload
     wire                    generated code
 
 Needs grpcio, protobuf and numpy, nothing of the server.

@@ -5,7 +5,9 @@ A call knows its messages, which of its failures may be tried again, and what NO
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from braid_client.errors import ClientClosed, JobNotFound, ModelNotFound, NotFou
 from braid_client.proxies import proxy_to
 from braid_client.retries import Attempts, Retry, RetryPolicy
 from braid_client.security import Tls
+from braid_client.streams import Feed, as_async
 from braid_client.wire import admin_pb2, inference_pb2
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8001"
@@ -118,9 +121,16 @@ def channel_options(address: str) -> tuple[tuple[str, int], ...]:
 
 
 class Connection:
-    """Channel to one server, with deadlines and retries; the clients add what waits."""
+    """Channel to one server, with deadlines and retries; the clients add how to wait.
+
+    ``AsyncClient`` awaits; ``Client`` blocks, so that its coroutines end within one step.
+    """
 
     _transport: Any  # the module ``grpc`` or ``grpc.aio``
+    _sleep: Callable[[float], Awaitable[None]]
+    _in_thread: Callable[..., Awaitable[Any]]  # calls a function that waits for the disk
+    _answer: Callable[[Any], Awaitable[Any]]  # to a call with one request and one answer
+    _answers: Callable[[Any], AsyncGenerator[Any, None]]  # to other calls
 
     def __init__(
         self,
@@ -149,7 +159,8 @@ class Connection:
         else:
             self._channel = self._transport.secure_channel(address, credentials, options=options)
         self._calls = {
-            rpc.path: getattr(self._channel, rpc.kind)(
+            # The answer to an upload is read as a stream: grpc cannot cancel a call that blocks.
+            rpc.path: getattr(self._channel, rpc.kind.replace("stream_unary", "stream_stream"))(
                 rpc.path,
                 request_serializer=None if rpc.in_bytes else rpc.request.SerializeToString,
             )
@@ -175,3 +186,39 @@ class Connection:
         if self._closed:
             raise ClientClosed
         return self._calls[rpc.path](request, timeout=timeout_s, metadata=self._metadata)
+
+    async def _call(self, rpc: Rpc, request: Message | bytes, timeout_s: float | None) -> Any:
+        """Call until an answer comes or a failure that is not to be retried."""
+        attempts = self._attempts(rpc, timeout_s)
+        while True:
+            try:
+                call = self._start(rpc, request, attempts.remaining_s())
+                return rpc.read(await self._answer(call))
+            except grpc.RpcError as failure:
+                error = self._error(rpc, failure)
+                delay = attempts.delay_after(error)
+                if delay is None:
+                    raise error from failure
+            await self._sleep(delay)
+
+    async def _stream(
+        self, rpc: Rpc, request: Message | Feed[Any], timeout_s: float
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the answers of one call; raise what its requests raised, or its failure."""
+        feed = request if isinstance(request, Feed) else Feed(as_async(()))
+        call = self._start(rpc, request, timeout_s)
+        feed.feeds(call.cancel)
+        try:
+            async with aclosing(self._answers(call)) as answers:
+                async for answer in answers:
+                    yield rpc.read(answer)
+        except grpc.RpcError as failure:
+            if feed.failure is None:
+                raise self._error(rpc, failure) from failure
+        except asyncio.CancelledError:  # also that of grpc.aio for a feed that cancels its call
+            if feed.failure is None:
+                raise
+        finally:
+            call.cancel()
+        if feed.failure is not None:
+            raise feed.failure

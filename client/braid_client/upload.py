@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -30,8 +30,6 @@ Samples = str | os.PathLike[str] | bytes | Mapping[str, Array]
 
 ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview
 """Path of a model file, or its bytes."""
-
-T = TypeVar("T")
 
 
 class Readable(Protocol):
@@ -165,39 +163,3 @@ def upload_parts(
             on_upload(min(sent, size_bytes), size_bytes)
     footer = wire.RegisterModelFooter(sha256=digest.hexdigest())
     yield wire.RegisterModelRequest(footer=footer)
-
-
-class Feed(Generic[T]):
-    """An iterator for gRPC to read from that keeps the exception of its source.
-
-    gRPC would log it and report "Exception iterating requests!". Here the call is cancelled and
-    the client raises ``failure`` instead.
-    """
-
-    def __init__(self, source: Iterator[T]) -> None:
-        self._source = source
-        self.failure: Exception | None = None
-        self.unanswered = 1  # requests, and one for those to come
-        self._cancel: Callable[[], object] = lambda: None
-
-    def __iter__(self) -> Iterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        try:
-            item = next(self._source)
-            self.unanswered += 1
-            return item
-        except StopIteration:
-            self.unanswered -= 1
-            raise
-        except Exception as failure:
-            self.failure = failure
-            self._cancel()
-            raise StopIteration from None
-
-    def feeds(self, cancel: Callable[[], object]) -> None:
-        """Set what cancels the call that reads from this feed; gRPC may have begun to read."""
-        self._cancel = cancel
-        if self.failure is not None:
-            cancel()

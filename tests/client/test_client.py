@@ -368,6 +368,17 @@ async def test_many_calls_are_in_flight_at_once(server: FakeServer) -> None:
     assert [int(result.outputs["x"][0]) for result in results] == list(range(50))
 
 
+async def test_the_sync_client_serves_where_an_event_loop_runs(server: FakeServer) -> None:
+    """As in a notebook: it leaves nothing to the loop, not even iterators that are dropped."""
+    with Client(server.address) as braid:
+        job = braid.register("net", b"x", wait=True)
+        assert next(braid.watch_job(job.id)).id == job.id
+        assert next(braid.infer_stream([InferRequest("echo", X)] * 3)).error is None
+        assert np.array_equal(braid.infer("echo", X).outputs["x"], X["x"])
+    await asyncio.sleep(0)
+    assert len(asyncio.all_tasks()) == 1
+
+
 def test_both_clients_have_the_same_surface() -> None:
     def surface(client: type) -> dict[str, list[tuple[str, Any, Any]]]:
         return {
