@@ -25,7 +25,7 @@ from braid.core.plan import (
 )
 from braid.core.precision import FP32, INT8
 from braid.core.quantisation import Quantisation
-from braid.core.runtimes import GONE, ONNXRUNTIME, RUNTIMES
+from braid.core.runtimes import GONE, ONNXRUNTIME, RUNTIMES, plan_text
 
 SCHEDULE_FORMAT = 1
 
@@ -265,7 +265,7 @@ class ContestTable:
 
     @property
     def text(self) -> str:
-        """``serves: OpenVINO, 4.13 ms; own plan ios 4.15 ms; undecided after 40 pairs``."""
+        """``serves: OpenVINO, 4.13 ms; own plan (...) 4.15 ms; undecided after 40 pairs``."""
         first, *others = self.rows
         parts = [f"{SERVES}{_candidate_text(first, ', ')}"]
         parts += [_candidate_text(row.beside(first), " ") for row in others]
@@ -275,11 +275,14 @@ class ContestTable:
             state = "decided" if self.is_decided else "undecided"
             pairs = f" after {self.pairs} pair{'s' * (self.pairs > 1)}" if self.pairs else ""
             parts.append(state + pairs)
+        if not any(row.runs for row in self.rows):
+            moment = "the decision" if self.is_decided and others else "registration"
+            parts.append(f"measured at {moment}")
         return "; ".join(parts)
 
 
 def _candidate_text(row: ContestRow, between: str) -> str:
-    name = RUNTIMES.get(row.name, f"own plan {row.name}")
+    name = RUNTIMES.get(row.name, f"own plan ({plan_text(row.name)})")
     latency = "" if row.latency_us is None else f"{between}{row.latency_us / 1e3:.2f} ms"
     return name + latency
 
