@@ -269,15 +269,15 @@ class ContestTable:
         first, *others = self.rows
         parts = [f"{SERVES}{_candidate_text(first, ', ')}"]
         parts += [_candidate_text(row.beside(first), " ") for row in others]
+        if not any(row.runs for row in self.rows):
+            moment = "the decision" if self.is_decided and others else "registration"
+            parts.append(f"measured at {moment}")
         if self.is_pinned:
             parts.append("pinned")
         elif others:
             state = "decided" if self.is_decided else "undecided"
             pairs = f" after {self.pairs} pair{'s' * (self.pairs > 1)}" if self.pairs else ""
             parts.append(state + pairs)
-        if not any(row.runs for row in self.rows):
-            moment = "the decision" if self.is_decided and others else "registration"
-            parts.append(f"measured at {moment}")
         return "; ".join(parts)
 
 
