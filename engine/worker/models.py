@@ -448,7 +448,8 @@ class ModelTable:
         others = [one for one in copies if one is not ready]
         shared = set(chain.from_iterable(one.held for one in others))
         held = sum(size for holder, size in ready.held.items() if holder not in shared)
-        opened = [one.session for one in (*others, *chain.from_iterable(self._any_shape.values()))]
+        beside = chain.from_iterable(self._any_shape.values())
+        opened = [*(one.session for one in others), *(one.session for one in beside)]
         if ready.session is not None and all(one is not ready.session for one in opened):
             held += len(ready.session.holders) * self.model(ready.digest).file_bytes
         return len(ready.program.units) * UNIT_BYTES + sum(own.values()) + held + activations

@@ -29,16 +29,12 @@ def let_compete(
             for schedule in store.schedules_of(model.sha256):
                 plan = sequential_plan(len(schedule.unit_names))
                 first, *others = (
-                    PlanCandidate(name, plan, latency_us=100.0) for name in plans or PLANS
+                    PlanCandidate(plan_name, plan, latency_us=100.0) for plan_name in plans or PLANS
                 )
                 seen = replace(
                     schedule.provenance, promoted=True, measured_us=first_us, is_decided=is_decided
                 )
-                store.put_schedule(
-                    replace(
-                        schedule, planner=first.name, plan=plan, stages=(), others=tuple(others),
-                        provenance=seen,
-                    )
-                )  # fmt: skip
+                led = replace(schedule, planner=first.name, plan=plan, stages=(), provenance=seen)
+                store.put_schedule(replace(led, others=tuple(others)))
     finally:
         store.close()
