@@ -170,8 +170,7 @@ def test_a_worker_killed_in_the_block_of_a_challenger_loses_no_request_and_the_c
         with asking(server):
             until(lambda: client.infer("cnn", ROW).plan_id != first)  # one of three, at least
             kill_worker(server)
-            for _ in range(300):
-                answer(client)
+            assert all(answer(client).size for _ in range(300))
         contest = contest_of(client)
         assert sum(candidate.runs for candidate in contest.candidates) >= 290
         assert server.metric("braid_plan_runs_total", model="cnn", plan=contest.candidates[0].name)
@@ -224,10 +223,9 @@ def test_a_worker_that_is_killed_after_the_decision_comes_back_with_one_plan(
             kill_worker(server)
         contest = contest_of(client)
 
-        assert contest.decided
+        assert str(contest).endswith("; decided")
         assert [each.runs > 0 for each in contest.candidates] == [True, False, False]
         assert client.infer("cnn", ROW).plan_id == contest.candidates[0].plan_id
-        assert "decided" in str(contest)
 
 
 def test_a_restart_goes_on_from_the_decision_or_begins_again(server: ServerProcess) -> None:
