@@ -116,6 +116,10 @@ def test_rest_shows_the_contest_and_pins(server: ServerProcess) -> None:
     assert "<h2>Stages</h2>" in server.http("/console/schedules/cnn/1/1?device=cpu")
 
 
+def pairs_of(client: Client) -> int:
+    return max(each.pairs for each in contest_of(client).candidates)
+
+
 def have_all_run(client: Client) -> bool:
     for _ in range(20):
         answer(client)
@@ -151,16 +155,17 @@ def kill_worker(server: ServerProcess) -> None:
     until(lambda: server.starts_of_worker > starts)
 
 
+@pytest.mark.ci
 def test_a_worker_that_is_killed_while_a_contest_opens_delays_it(server: ServerProcess) -> None:
     begin_again(server)
     with server.client() as client, asking(server):
         for _ in range(2):  # the second one at once after it has come up
             kill_worker(server)
-
         assert until(lambda: have_all_run(client))
         assert not contest_of(client).decided
 
 
+@pytest.mark.ci
 def test_a_worker_killed_in_the_block_of_a_challenger_loses_no_request_and_the_contest_goes_on(
     server: ServerProcess,
 ) -> None:
@@ -174,13 +179,9 @@ def test_a_worker_killed_in_the_block_of_a_challenger_loses_no_request_and_the_c
         contest = contest_of(client)
         assert sum(candidate.runs for candidate in contest.candidates) >= 290
         assert server.metric("braid_plan_runs_total", model="cnn", plan=contest.candidates[0].name)
-        pairs = contest_of(client).candidates[0].pairs
+        pairs = pairs_of(client)
 
-        def has_more_pairs() -> bool:
-            answer(client)
-            return max(each.pairs for each in contest_of(client).candidates) > pairs
-
-        assert until(has_more_pairs)
+        assert until(lambda: answer(client).size and pairs_of(client) > pairs)
         assert {each.name for each in contest_of(client).candidates} == {*PLANS}
         assert not contest_of(client).decided
 
@@ -198,22 +199,20 @@ def comparing(server: ServerProcess) -> Iterator[ServerProcess]:
         server.start()
 
 
+@pytest.mark.ci
 def test_a_worker_that_is_killed_in_idle_time_ends_no_contest(comparing: ServerProcess) -> None:
     with comparing.client() as client:
-
-        def pairs() -> int:
-            return max(each.pairs for each in contest_of(client).candidates)
-
-        assert until(lambda: pairs() > 2)
+        assert until(lambda: pairs_of(client) > 2)
         kill_worker(comparing)
-        before = pairs()
+        before = pairs_of(client)
         assert before > 2, "those that there were count on"
 
-        assert until(lambda: pairs() > before + 2)
+        assert until(lambda: pairs_of(client) > before + 2)
         assert sum(each.runs for each in contest_of(client).candidates) == 0, "nobody asked"
         answer(client)
 
 
+@pytest.mark.ci
 def test_a_worker_that_is_killed_after_the_decision_comes_back_with_one_plan(
     server: ServerProcess,
 ) -> None:
@@ -228,6 +227,7 @@ def test_a_worker_that_is_killed_after_the_decision_comes_back_with_one_plan(
         assert client.infer("cnn", ROW).plan_id == contest.candidates[0].plan_id
 
 
+@pytest.mark.ci
 def test_a_restart_goes_on_from_the_decision_or_begins_again(server: ServerProcess) -> None:
     begin_again(server, is_decided=True)
     assert server.stop() == 0
@@ -245,6 +245,7 @@ def test_a_restart_goes_on_from_the_decision_or_begins_again(server: ServerProce
         assert until(lambda: have_all_run(client))
 
 
+@pytest.mark.ci
 def test_a_model_on_demand_leaves_memory_with_its_contest_and_comes_back_with_it(
     comparing: ServerProcess,
 ) -> None:
@@ -254,18 +255,17 @@ def test_a_model_on_demand_leaves_memory_with_its_contest_and_comes_back_with_it
         for _ in range(2):  # idle time has pairs for it, which do not keep it
             assert until(lambda: not comparing.metric("braid_model_loaded", model="cnn"))
             assert not contest_of(client).decided
-
             assert until(lambda: have_all_run(client))
         client.set_serving("cnn", usual)
 
 
+@pytest.mark.ci
 def test_a_short_memory_takes_a_challenger_and_leaves_one_plan(tmp_path: Path) -> None:
-    # An eighth is for challengers of all models.
     server = ServerProcess(tmp_path / "store", BRAID_WORKER_MEMORY_BYTES="1GiB").start()
     try:
         with server.client() as client:
             for name, factor in (("one", 1), ("two", 2)):
-                path = matrix(tmp_path / f"{name}.onnx", factor, 4160)  # 66 MiB
+                path = matrix(tmp_path / f"{name}.onnx", factor, 4160)  # 66 MiB; 128 for both
                 server.import_ahead(path)
                 client.register(name, path, batch_sizes=[1], planner="sequential", wait=True)
         assert server.stop() == 0
