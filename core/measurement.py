@@ -7,7 +7,7 @@ from math import isfinite
 
 from braid.core.errors import ImpossibleLatency
 from braid.core.json_form import Tagged
-from braid.core.runtimes import RUNTIMES
+from braid.core.runtimes import RUNTIMES, plan_text
 
 
 def is_latency(latency_us: object) -> bool:
@@ -123,12 +123,21 @@ class SideBySideRuns:
         return self.gain.is_faster
 
 
+def size_text(size_bytes: float) -> str:
+    """Text of a size in a suitable unit: ``512 B``, ``4.7 MiB``."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= size:
+            return f"{size_bytes / size:.1f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
 def rival_text(ratio: float, name: str) -> str:
-    """Text of a speed beside the best other runtime: "1.04x onnxruntime"; "-": there is none.
+    """Text of a speed beside the best other runtime: "1.04x ONNX Runtime"; "-": there is none.
 
     ``ratio``: latency of the other over that of what serves.
     """
-    return f"{ratio:.2f}x {name.partition('(')[0]}" if name else "-"
+    other = plan_text(name) if name.startswith(tuple(RUNTIMES)) else "own plan"
+    return f"{ratio:.2f}x {other}" if name else "-"
 
 
 def speed_text(speed: Speed | None, unknown: str = "-") -> str:

@@ -25,7 +25,7 @@ from braid.core.plan import (
 )
 from braid.core.precision import FP32, INT8
 from braid.core.quantisation import Quantisation
-from braid.core.runtimes import GONE, ONNXRUNTIME, RUNTIMES
+from braid.core.runtimes import GONE, ONNXRUNTIME, RUNTIMES, plan_text
 
 SCHEDULE_FORMAT = 1
 
@@ -220,11 +220,8 @@ class ContestRow:
     plan_id: str = ""  # as answered by Infer
 
     def beside(self, first: ContestRow) -> ContestRow:
-        """This row with the latency that its ratio to the incumbent says, if both are known.
-
-        Latencies of few runs, and of other moments, would put a slower plan ahead.
-        """
-        if self.ratio is None or first.latency_us is None:
+        """This row with the latency that its ratio to the incumbent says, if both are known."""
+        if self.ratio is None or first.latency_us is None:  # few runs may put a slower plan ahead
             return self
         return replace(self, latency_us=first.latency_us * self.ratio)
 
@@ -238,28 +235,26 @@ class ContestTable:
     is_pinned: bool = False
 
     @property
-    def pairs(self) -> int:
-        return max((row.pairs for row in self.rows), default=0)
-
-    @property
     def text(self) -> str:
-        """``serves: OpenVINO, 4.13 ms; own plan ios 4.15 ms; undecided after 40 pairs``."""
+        """``serves: OpenVINO, 4.13 ms; own plan (...) 4.15 ms; undecided after 40 pairs``."""
         first, *others = self.rows
         parts = [f"{SERVES}{_candidate_text(first, ', ')}"]
         parts += [_candidate_text(row.beside(first), " ") for row in others]
+        if not any(row.runs for row in self.rows):
+            parts.append(f"measured at {'the decision' if self.is_decided else 'registration'}")
         if self.is_pinned:
             parts.append("pinned")
         elif others:
             state = "decided" if self.is_decided else "undecided"
-            pairs = f" after {self.pairs} pair{'s' * (self.pairs > 1)}" if self.pairs else ""
-            parts.append(state + pairs)
+            pairs = max(row.pairs for row in self.rows)
+            after = f" after {pairs} pair{'s' * (pairs > 1)}" if pairs else ""
+            parts.append(state + after)
         return "; ".join(parts)
 
 
 def _candidate_text(row: ContestRow, between: str) -> str:
-    name = RUNTIMES.get(row.name, f"own plan {row.name}")
-    latency = "" if row.latency_us is None else f"{between}{row.latency_us / 1e3:.2f} ms"
-    return name + latency
+    name = RUNTIMES.get(row.name, f"own plan ({plan_text(row.name)})")
+    return name if row.latency_us is None else f"{name}{between}{row.latency_us / 1e3:.2f} ms"
 
 
 @dataclass(frozen=True, slots=True)

@@ -445,9 +445,14 @@ class ModelTable:
         on_gpu = self._backend.reserved_bytes() is not None
         activations = ready.prepared.activation_bytes or 0 if on_gpu else 0
         copies = chain.from_iterable(self._executables.values())
-        shared = set(chain.from_iterable(one.held for one in copies if one is not ready))
-        in_parts = sum(size for holder, size in ready.held.items() if holder not in shared)
-        return len(ready.program.units) * UNIT_BYTES + sum(own.values()) + in_parts + activations
+        others = [one for one in copies if one is not ready]
+        shared = set(chain.from_iterable(one.held for one in others))
+        held = sum(size for holder, size in ready.held.items() if holder not in shared)
+        beside = chain.from_iterable(self._any_shape.values())
+        opened = [*(one.session for one in others), *(one.session for one in beside)]
+        if ready.session is not None and all(one is not ready.session for one in opened):
+            held += len(ready.session.holders) * self.model(ready.digest).file_bytes
+        return len(ready.program.units) * UNIT_BYTES + sum(own.values()) + held + activations
 
     def release(self, number: int) -> None:
         """Forget an executable, and its program if no other plan uses it."""

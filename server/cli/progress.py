@@ -7,7 +7,8 @@ from typing import Self
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from braid.server.cli.text import console, seconds_text, size_text
+from braid.core.measurement import size_text
+from braid.server.cli.text import console, seconds_text
 from braid.server.store.records import JobStatus
 from braid_client import Job
 

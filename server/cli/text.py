@@ -79,16 +79,6 @@ def summary_speed(plan: ScheduleSummary) -> str:
     return speed_text(Speed(plan.speedup, plan.speedup_least, plan.speedup_most))
 
 
-def size_text(size_bytes: float) -> str:
-    """Text of a size in a suitable unit: ``512 B``, ``4.7 MiB``."""
-    size, unit = float(size_bytes), "B"
-    for bigger in ("KiB", "MiB", "GiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, bigger
-    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-
-
 def time_text(unix: float) -> str:
     return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M:%S")
 

@@ -6,10 +6,8 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from braid.core.measurement import Speed
-from braid.core.schedule import Rival
+from braid.core.measurement import size_text
 from braid.server.console.pictures import Drawn
 from braid.server.console.rates import Key, ModelRates, Rates
 from braid.server.devices.pool import Devices
@@ -37,13 +35,6 @@ class ScheduleAddress:
     device: str
     block: int | None = None  # the part to draw; None: all
     shapes: str = ""  # of several; "": the main ones
-
-
-class PlanSpeed(NamedTuple):
-    """Speed of a plan, as far as it is known."""
-
-    speedup: Speed | None  # over the sequential plan
-    rival: Rival | None
 
 
 @dataclass(slots=True)
@@ -77,28 +68,26 @@ class Facts:
         replicas = self.models.served_version(model.name, model.version)
         return None if replicas is None else replicas.any
 
+    def placed(self, model: ModelVersion) -> list[Placed]:
+        """Return the schedules that serve, without a look at the store."""
+        replicas = self.models.served_version(model.name, model.version)
+        return [
+            Placed(queued.replica.device.name, schedule, queued.replica.contest_table(schedule))
+            for queued in (() if replicas is None else replicas.all)
+            for schedule in queued.replica.schedules
+        ]
+
     async def memory_text(self) -> str:
         """Return the memory of this process and of the devices', without what they share."""
         pids = [os.getpid(), *(pid for of in self.devices.all for pid in of.pids.values())]
         each = await asyncio.to_thread(lambda: [private_bytes(pid) or 0 for pid in pids])
-        return f"{sum(each) / 2**20:.0f} MiB"
+        return size_text(sum(each))
 
     def waiting(self, model: ModelVersion) -> int:
         return self.metrics.find_model(model.name, model.version).waiting_requests
 
     def statistics(self, model: ModelVersion) -> Statistics:
         return self.metrics.find_model(model.name, model.version).statistics
-
-    def speeds(self) -> dict[Key, dict[tuple[str, int], PlanSpeed]]:
-        """Return the speeds of all models by device and batch size, from the metrics."""
-        schedules = self.metrics.schedules
-        alone, rivals = schedules.speeds(), schedules.rivals()
-        speeds: dict[Key, dict[tuple[str, int], PlanSpeed]] = {}
-        for plan in alone.keys() | rivals.keys():
-            by_plan = speeds.setdefault((plan.model, plan.version), {})
-            speed = PlanSpeed(alone.get(plan), rivals.get(plan))
-            by_plan[plan.device, int(plan.batch_size)] = speed
-        return speeds
 
     def other_shapes(self, model: ModelVersion, placed: Placed) -> str:
         """Return the shapes of a schedule, unless they are a version's main ones."""

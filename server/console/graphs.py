@@ -5,6 +5,7 @@ Colours are in ``assets/console.css``, as the pages may have no styles of their 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
@@ -22,11 +23,13 @@ def latency_svg(points: Sequence[Point]) -> Markup:
     if not points:
         return Markup()
     most_s = max(point.p99_s for point in points)
+    half = 10 ** math.floor(math.log10(most_s)) / 2
+    top_s = math.ceil(most_s / half) * half  # round figures at the axis
 
     def line(kind: str, values_s: Sequence[float]) -> str:
         places = [
             f"{WIDTH * (1 - point.age_s / SPAN_SECONDS):.0f},"
-            f"{HEAD + HEIGHT * (1 - value_s / most_s):.0f}"
+            f"{HEAD + HEIGHT * (1 - value_s / top_s):.0f}"
             for point, value_s in zip(points, values_s, strict=True)
         ]
         dots = "".join(
@@ -36,12 +39,20 @@ def latency_svg(points: Sequence[Point]) -> Markup:
         return f'<polyline class="{kind}" points="{" ".join(places)}"/>{dots}'
 
     last = points[-1]
-    text = f"p50 {duration(last.p50_s * 1e6)}, p99 {duration(last.p99_s * 1e6)}"
-    top = f"p99 at most {duration(most_s * 1e6)}"
+    p50, p99 = f"p50 {duration(last.p50_s * 1e6)}", f"p99 {duration(last.p99_s * 1e6)}"
+    scale, unit = (1, "s") if top_s >= 1 else (1000, "ms")
+    axis = "".join(
+        f'<line x1="0" x2="{WIDTH}" y1="{y}" y2="{y}"/>'
+        f'<text x="-6" y="{y + 4}" text-anchor="end">{part * top_s * scale:g} {unit}</text>'
+        for part in (0, 0.5, 1)
+        for y in [HEAD + round(HEIGHT * (1 - part))]
+    )
     return _svg(
-        f"Latency of the last ten minutes: {text} at last, {top}",
-        f'<text x="0" y="12">{top}</text>'
-        f'<text x="{WIDTH}" y="12" text-anchor="end">at last {text}</text>'
+        f"Latency of the last ten minutes: {p50}, {p99} at last, "
+        f"p99 at most {duration(most_s * 1e6)}",
+        f'{axis}<text x="0" y="9">latency, a point for each 10 s</text>'
+        f'<text x="{WIDTH}" y="9" text-anchor="end">last: <tspan class="p50">● {p50}</tspan>, '
+        f'<tspan class="p99">● {p99}</tspan></text>'
         f"{line('p99', [point.p99_s for point in points])}"
         f"{line('p50', [point.p50_s for point in points])}"
         f'<text x="0" y="{HEAD + HEIGHT + 16}">10 minutes ago</text>'
@@ -78,7 +89,7 @@ def lengths_svg(axis: str, rows: Mapping[int, int], scheduled: Sequence[int]) ->
 
 
 def _svg(label: str, content: str) -> Markup:
-    size = f'viewBox="-2 0 {WIDTH + 4} {HEAD + HEIGHT + 22}"'
+    size = f'viewBox="-50 0 {WIDTH + 54} {HEAD + HEIGHT + 22}"'
     return Markup(
         f'<svg class="graph" role="img" aria-label="{escape(label)}" {size}>{content}</svg>'
     )

@@ -14,8 +14,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-from braid.core.measurement import rival_text, side_by_side_text, speed_text
+from braid.core.measurement import rival_text, side_by_side_text, size_text, speed_text
 from braid.core.quantisation import quantisation_text
+from braid.core.runtimes import plan_text
 from braid.core.tensor import guess_text
 from braid.server.console import formats
 
@@ -63,6 +64,8 @@ class Renderer:
             "duration": formats.duration,
             "latency": formats.latency,
             "error": formats.error,
+            "size": size_text,
+            "plan": plan_text,
             "left": formats.left,
             "utc": formats.utc,
             "state": formats.state,

@@ -376,6 +376,10 @@ class ModelReplica:
         """All contests, also decided ones, with their shape classes and batch sizes."""
         return [(*key, contest) for key, contest in self._contests.items()]
 
+    @property
+    def schedules(self) -> Sequence[Schedule]:
+        return tuple(self._schedules.values())
+
     def contest_table(self, schedule: Schedule) -> ContestTable:
         """Live state of the contest of a schedule that serves here; else as it is stored."""
         of = self.scheduled.get(schedule.key.shapes)

@@ -62,7 +62,7 @@ def test_models_are_a_table_or_json(braid: Braid) -> None:
     code, out, err = braid("models")
     assert (code, err) == (0, "")
     assert "echo 1 serving 2.0 KiB x: FP32[batch, 3," in spoken(out)
-    assert "cpu/1: 1.500x (1.480 to 1.530)" in out
+    assert "cpu/1: stages by IOS, 1.00 ms" in out, "of an older server"
 
     assert braid("models", "--names") == (0, "echo\n", "")
     code, out, _ = braid("models", "--json")
@@ -76,6 +76,9 @@ def test_all_about_one_model_stands_behind_its_name(braid: Braid, server: FakeSe
     echo.warnings[:] = ["computes in float16"]
     echo.rows = "rows meet in operator 'all_rows' (ReduceMean)"
     echo.guessed_extents["length"] = 40
+    text = "serves: own plan (greedy stages), 4.13 ms; OpenVINO 4.15 ms; undecided after 40 pairs"
+    echo.schedules[0].contest.text = text
+    assert "cpu/1: own plan, 4.13 ms\n" in braid("models")[1].replace(" \n", "\n")
     assert "computes in float16" not in braid("models")[1]
     assert "echo version 1: requests share no batch: rows meet in operator 'all_rows'" in spoken(
         braid("models")[1]
@@ -86,6 +89,7 @@ def test_all_about_one_model_stands_behind_its_name(braid: Braid, server: FakeSe
     assert code == 0
     assert "echo version 1: 2.0 KiB, serving" in out
     assert "output x: FP32[batch, 3, 4, 4]" in out
+    assert f"batch 1 on cpu {text}\n" in out
     assert "1 cpu fp16 1.50 ms (1.0%) 1.00 ms (2.0%) 1.500x (1.480 to 1.530)" in spoken(out)
     assert "warning: computes in float16" in out
     assert "scheduled for length=40, guessed" in spoken(out)
@@ -314,7 +318,8 @@ def test_waiting_shows_each_phase_then_the_schedules(
     assert "net version 1 is ready\n" in out
     row = "1 cpu fp16 1.50 ms (1.0%) 1.00 ms (2.0%) 1.500x (1.480 to 1.530)"
     facts = "plan plan-1; error 0.002 on seeded inputs; 2 stages, 3 groups"
-    assert f"{row} batch 1 on cpu: {facts}" in spoken(out)
+    serves = "batch 1 on cpu serves: stages by IOS, 1.00 ms"
+    assert f"{row} {serves} batch 1 on cpu: {facts}" in spoken(out)
 
 
 def test_a_job_that_fails_is_exit_code_1_and_one_line(

@@ -11,15 +11,18 @@ import pytest
 from braid.core.errors import InvalidArtefact
 from braid.core.measurement import Speed
 from braid.core.plan import Launch, StreamPlan, sequential_plan
-from braid.core.runtimes import ONNXRUNTIME, OPENVINO
+from braid.core.runtimes import ONNXRUNTIME, OPENVINO, PLAN_NAMES, plan_text
 from braid.core.schedule import (
     Contender,
+    ContestRow,
+    ContestTable,
     Provenance,
     Schedule,
     ScheduleKey,
     schedule_from_json,
     schedule_to_json,
 )
+from braid.scheduler.options import PLANNERS
 
 PARALLEL = StreamPlan((Launch(0, 0), Launch(1, 1)), 2)
 SEEN = Provenance(
@@ -119,3 +122,24 @@ def test_what_the_sequential_plan_saves_is_told_where_both_were_measured(
     measured = replace(SEEN, candidates=(*SEEN.candidates, other))
 
     assert replace(SCHEDULE, provenance=measured).part_saved_from(ONNXRUNTIME) == part
+
+
+def test_a_contest_is_told_in_one_line_with_full_names_and_the_moment_of_its_latencies() -> None:
+    own = ContestRow("lazy-ios(r=3,join=unit,gap=0.01)", 40, 1.005)
+    rows = ContestRow("openvino", 40, latency_us=4130.0, runs=300), own
+    line = "serves: OpenVINO, 4.13 ms; own plan (stages by IOS, measured lazily, join=unit) 4.15 ms"
+
+    assert ContestTable(rows).text == f"{line}; undecided after 40 pairs"
+    unasked = replace(rows[0], runs=0)
+    assert ContestTable((unasked, own)).text == (
+        f"{line}; measured at registration; undecided after 40 pairs"
+    )
+    decided = ContestTable((unasked, own), is_decided=True).text
+    assert decided == f"{line}; measured at the decision; decided after 40 pairs"
+    assert ContestTable((unasked,)).text == "serves: OpenVINO, 4.13 ms; measured at registration"
+    assert plan_text("openvino in bf16") == "OpenVINO in bf16"
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_every_planner_has_a_name_for_users(planner: str) -> None:
+    assert plan_text(f"{planner}(r=3,gap=0.01)") == PLAN_NAMES[planner]

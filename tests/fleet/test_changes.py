@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -11,12 +13,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy import make_url
 
-from braid_client import BraidError, Client, FailedPrecondition, InferResult, ModelNotFound
+from braid.server.fleet.store import FleetStore
+from braid_client import (
+    BraidError,
+    Client,
+    FailedPrecondition,
+    InferResult,
+    ModelNotFound,
+    PlanContest,
+)
 from tests import ROOT
 from tests.clock import until
 from tests.fleet.postgres import Postgres
 from tests.models.small import small_cnn
+from tests.service.contests import let_compete
 from tests.service.server_process import BRAID, ServerProcess
 
 pytestmark = pytest.mark.fleet
@@ -31,8 +43,9 @@ class Pair:
         self.folder = folder
         self.repository = folder / "repository"
         self.repository.mkdir()
+        self.url = postgres.create(database)
         self._environment = {
-            "BRAID_DATABASE": postgres.create(database),
+            "BRAID_DATABASE": self.url,
             "BRAID_FILES": str(folder / "files"),
             "BRAID_POLL_SECONDS": "3600",  # what is not told is not followed
             "BRAID_THREADS": "1",
@@ -114,6 +127,41 @@ def test_outputs_of_one_plan_are_equal_on_nodes_of_one_type(pair: Pair) -> None:
 
     assert found.outputs["y"].tobytes() == planned.outputs["y"].tobytes()
     assert pair.b.metric("braid_stage_measurements_total") == before
+
+
+def test_each_node_has_a_contest_of_its_own_and_follows_the_decision_of_another(
+    pair: Pair,
+) -> None:
+    let = partial(let_compete, pair.folder / "c", name="contest", kind=FleetStore,
+                  database=make_url(pair.url))  # fmt: skip
+    with clients(pair) as both:
+        file = small_cnn(pair.folder / "contest.onnx", branches=3)
+        both[0].register("contest", file, batch_sizes=[1], planner="sequential", wait=True)
+
+        def have_all_run() -> bool:
+            for client in both * 20:
+                assert answers(client, "contest") == "1"
+            return all(row.runs for client in both for row in contest_of(client).candidates)
+
+        until(lambda: answers(both[1], "contest") == "1")
+        let()
+        until(lambda: all(len(contest_of(client).candidates) == 3 for client in both))
+        until(have_all_run)
+        os.kill(pair.a.worker_pid, signal.SIGKILL)
+        until(have_all_run)
+        assert not any(contest_of(client).decided for client in both)
+
+        let(is_decided=True)
+        until(lambda: all(contest_of(client).decided for client in both))
+        for client in both:
+            first = contest_of(client).candidates[0]
+            assert client.infer("contest", {"x": X}).plan_id == first.plan_id
+
+
+def contest_of(client: Client) -> PlanContest:
+    contest = client.model("contest").schedules[0].contest
+    assert contest is not None
+    return contest
 
 
 def test_a_replaced_version_of_a_repository_is_replaced_everywhere(pair: Pair) -> None:

@@ -5,19 +5,27 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from braid.core.runtimes import OPENVINO
+from braid.core.schedule import SEQUENTIAL
 from braid.server.cli.main import main
 from braid_client import Client, InvalidArgument, ModelNotFound, PlanContest
 from tests.clock import until
 from tests.models.small import small_cnn
+from tests.service.contests import PLANS, let_compete
 from tests.service.oip.rest import call
 from tests.service.server_process import ServerProcess
+from tests.service.test_residency import matrix
 
 ROW = {"x": np.random.default_rng(1).standard_normal((1, 3, 16, 16)).astype(np.float32)}
 TOLERANCE = 1e-4
@@ -32,13 +40,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     try:
         with server.client() as client:
             client.register("cnn", path, batch_sizes=[1], wait=True)
+        begin_again(server)
         yield server
     finally:
         server.end()
 
 
-def contest_of(client: Client) -> PlanContest:
-    (plan,) = client.model("cnn").schedules
+def begin_again(server: ServerProcess, *, is_decided: bool = False) -> None:
+    """Restart; three plans compete then, or the first one of them has won."""
+    assert server.stop() == 0
+    let_compete(server.store, is_decided=is_decided)
+    server.start()
+
+
+def contest_of(client: Client, name: str = "cnn") -> PlanContest:
+    (plan,) = client.model(name).schedules
     assert plan.contest is not None
     return plan.contest
 
@@ -54,7 +70,7 @@ def test_every_plan_that_requests_choose_from_answers_alike_and_pinned_in_equal_
     with server.client() as client:
         expected = answer(client)
         names = [candidate.name for candidate in contest_of(client).candidates]
-        assert 1 <= len(names) <= 3
+        assert sorted(names) == sorted(PLANS)
         ids = set()
         for name in names:
             assert main(["schedule", "pin", "cnn", name, "--address", server.address]) == 0
@@ -100,19 +116,175 @@ def test_rest_shows_the_contest_and_pins(server: ServerProcess) -> None:
     assert "<h2>Stages</h2>" in server.http("/console/schedules/cnn/1/1?device=cpu")
 
 
-def test_a_killed_worker_loses_no_request_and_the_contest_goes_on(server: ServerProcess) -> None:
+def pairs_of(client: Client) -> int:
+    return max(each.pairs for each in contest_of(client).candidates)
+
+
+def have_all_run(client: Client) -> bool:
+    for _ in range(20):
+        answer(client)
+    return all(candidate.runs for candidate in contest_of(client).candidates)
+
+
+@contextmanager
+def asking(server: ServerProcess) -> Iterator[None]:
+    """Ask without a pause meanwhile; each request has to be answered, and rightly."""
+    has_begun, is_over = Event(), Event()
+
+    def ask() -> None:
+        with server.client() as client:
+            expected = answer(client)
+            has_begun.set()
+            while not is_over.is_set():
+                error = np.abs(answer(client) - expected).max()
+                assert error <= 2 * TOLERANCE * np.abs(expected).max()
+
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(ask)
+        assert has_begun.wait(120)
+        try:
+            yield
+        finally:
+            is_over.set()
+        asked.result()
+
+
+def kill_worker(server: ServerProcess) -> None:
+    starts = server.starts_of_worker
+    os.kill(server.worker_pid, signal.SIGKILL)
+    until(lambda: server.starts_of_worker > starts)
+
+
+@pytest.mark.ci
+def test_a_worker_that_is_killed_while_a_contest_opens_delays_it(server: ServerProcess) -> None:
+    begin_again(server)
+    with server.client() as client, asking(server):
+        for _ in range(2):  # the second one at once after it has come up
+            kill_worker(server)
+        assert until(lambda: have_all_run(client))
+        assert not contest_of(client).decided
+
+
+@pytest.mark.ci
+def test_a_worker_killed_in_the_block_of_a_challenger_loses_no_request_and_the_contest_goes_on(
+    server: ServerProcess,
+) -> None:
+    begin_again(server)
     with server.client() as client:
-        before = server.worker_pid
-        expected = answer(client)
-        for round_ in range(300):
-            got = answer(client)
-            assert np.abs(got - expected).max() <= 2 * TOLERANCE * np.abs(expected).max()
-            if round_ in (3, 150):
-                os.kill(server.worker_pid, signal.SIGKILL)
-        assert server.worker_pid != before
+        first = contest_of(client).candidates[0].plan_id
+        with asking(server):
+            until(lambda: client.infer("cnn", ROW).plan_id != first)  # one of three, at least
+            kill_worker(server)
+            assert all(answer(client).size for _ in range(300))
         contest = contest_of(client)
         assert sum(candidate.runs for candidate in contest.candidates) >= 290
         assert server.metric("braid_plan_runs_total", model="cnn", plan=contest.candidates[0].name)
+        pairs = pairs_of(client)
+
+        assert until(lambda: answer(client).size and pairs_of(client) > pairs)
+        assert {each.name for each in contest_of(client).candidates} == {*PLANS}
+        assert not contest_of(client).decided
+
+
+@pytest.fixture
+def comparing(server: ServerProcess) -> Iterator[ServerProcess]:
+    """A server on the same store that runs pairs in idle time."""
+    begin_again(server)
+    assert server.stop() == 0
+    other = ServerProcess(server.store, BRAID_COMPARE_AGAIN="true").start()
+    try:
+        yield other
+    finally:
+        other.end()
+        server.start()
+
+
+@pytest.mark.ci
+def test_a_worker_that_is_killed_in_idle_time_ends_no_contest(comparing: ServerProcess) -> None:
+    with comparing.client() as client:
+        assert until(lambda: pairs_of(client) > 2)
+        kill_worker(comparing)
+        before = pairs_of(client)
+        assert before > 2, "those that there were count on"
+
+        assert until(lambda: pairs_of(client) > before + 2)
+        assert sum(each.runs for each in contest_of(client).candidates) == 0, "nobody asked"
+        answer(client)
+
+
+@pytest.mark.ci
+def test_a_worker_that_is_killed_after_the_decision_comes_back_with_one_plan(
+    server: ServerProcess,
+) -> None:
+    begin_again(server, is_decided=True)
+    with server.client() as client:
+        with asking(server):
+            kill_worker(server)
+        contest = contest_of(client)
+
+        assert str(contest).endswith("; decided")
+        assert [each.runs > 0 for each in contest.candidates] == [True, False, False]
+        assert client.infer("cnn", ROW).plan_id == contest.candidates[0].plan_id
+
+
+@pytest.mark.ci
+def test_a_restart_goes_on_from_the_decision_or_begins_again(server: ServerProcess) -> None:
+    begin_again(server, is_decided=True)
+    assert server.stop() == 0
+    server.start()
+    with server.client() as client:
+        assert contest_of(client).decided
+    begin_again(server)
+    with server.client() as client:
+        assert until(lambda: have_all_run(client))
+        server.kill_everything()
+        server.start()
+    with server.client() as client:
+        contest = contest_of(client)
+        assert (contest.decided, contest.candidates[0].runs) == (False, 0)
+        assert until(lambda: have_all_run(client))
+
+
+@pytest.mark.ci
+def test_a_model_on_demand_leaves_memory_with_its_contest_and_comes_back_with_it(
+    comparing: ServerProcess,
+) -> None:
+    with comparing.client() as client:
+        usual = client.serving("cnn")
+        client.set_serving("cnn", replace(usual, residency="on-demand", idle_s=0.5))
+        for _ in range(2):  # idle time has pairs for it, which do not keep it
+            assert until(lambda: not comparing.metric("braid_model_loaded", model="cnn"))
+            assert not contest_of(client).decided
+            assert until(lambda: have_all_run(client))
+        client.set_serving("cnn", usual)
+
+
+@pytest.mark.ci
+def test_a_short_memory_takes_a_challenger_and_leaves_one_plan(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "store", BRAID_WORKER_MEMORY_BYTES="1GiB").start()
+    try:
+        with server.client() as client:
+            for name, factor in (("one", 1), ("two", 2)):
+                path = matrix(tmp_path / f"{name}.onnx", factor, 4160)  # 66 MiB; 128 for both
+                server.import_ahead(path)
+                client.register(name, path, batch_sizes=[1], planner="sequential", wait=True)
+        assert server.stop() == 0
+        let_compete(server.store, SEQUENTIAL, OPENVINO)
+        server.start()
+        with server.client() as client:
+
+            def decided() -> list[str]:
+                return [name for name in ("one", "two") if contest_of(client, name).decided]
+
+            assert until(decided)
+            assert len(decided()) == 1
+            assert contest_of(client, decided()[0]).candidates[0].name == SEQUENTIAL
+            row = {"x": np.ones((1, 4160), np.float32)}
+            for name, factor in (("one", 1), ("two", 2)):
+                assert client.infer(name, row).outputs["y"][0, 0] == factor
+        assert server.starts_of_worker == 1, "it died of nothing"
+    finally:
+        server.end()
 
 
 def test_a_restart_begins_with_the_stored_candidates_and_the_pin(
@@ -129,12 +301,7 @@ def test_a_restart_begins_with_the_stored_candidates_and_the_pin(
         assert (contest.pinned, contest.candidates[0].name) == (True, names[-1])
         assert {candidate.name for candidate in contest.candidates} == {*names}
         client.pin_plan("cnn", "")
-
-        def are_all_tried() -> bool:
-            answer(client)
-            return all(candidate.runs for candidate in contest_of(client).candidates)
-
-        assert until(are_all_tried)
+        assert until(lambda: have_all_run(client))
 
 
 def test_a_model_is_registered_with_its_plan_pinned(server: ServerProcess, tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ X = np.ones((1, SIZE), np.float32)
 NAMES = [f"net-{number}" for number in range(6)]
 
 
-def matrix(path: Path, factor: int) -> Path:
+def matrix(path: Path, factor: int, size: int = SIZE) -> Path:
     """y = factor * x, by a whole matrix; large for a model that is small to compute."""
-    weights = {"w": np.eye(SIZE, dtype=np.float32) * factor}
-    node, shape = helper.make_node("MatMul", ["x", "w"], ["y"]), ["batch", SIZE]
+    weights = {"w": np.eye(size, dtype=np.float32) * factor}
+    node, shape = helper.make_node("MatMul", ["x", "w"], ["y"]), ["batch", size]
     return save(graph([node], tensors(x=shape), tensors(y=shape), weights), path)
 
 

@@ -28,11 +28,12 @@ from typing import Any
 
 from braid.core.child_process import python_command, python_environment
 from braid.core.errors import BraidError
+from braid.core.measurement import size_text
 from braid.core.schedule import schedule_from_json
 from braid.server.cli.connection import Subparsers
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.remote.schedule import schedule_lines
-from braid.server.cli.text import duration_text, print_table, say, size_text
+from braid.server.cli.text import duration_text, print_table, say
 from braid_client import Client, DeadlineExceeded, FailedPrecondition, JobFailed, JobState
 
 OFFERED = ("squeezenet", "classifier_and_detector", "inception_v3")

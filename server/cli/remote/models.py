@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 
-from braid.core.measurement import error_text, rival_text
-from braid.core.runtimes import SERVED_WHOLE
+from braid.core.measurement import error_text, rival_text, size_text
+from braid.core.runtimes import SERVED_WHOLE, plan_text
+from braid.core.schedule import SEQUENTIAL, SERVES
 from braid.core.tensor import guess_text
 from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
 from braid.server.cli.text import (
+    duration_text,
     latency_text,
     print_json,
     print_table,
     say,
     shortened,
-    size_text,
     summary_speed,
 )
 from braid_client import Model, ScheduleSummary
 
-COLUMNS = ("name", "version", "state", "size", "inputs", "speed-up")
+COLUMNS = ("name", "version", "state", "size", "inputs", "serves")
 MOST_INPUTS, MOST_SHAPES, MOST_REASON = 60, 16, 240  # characters in tables
 
 
@@ -72,9 +74,9 @@ def _state(model: Model) -> str:
 def _row(model: Model) -> tuple[str, ...]:
     lines = []
     for plan in model.schedules:
-        lines.append(f"{plan.device}/{plan.batch_size}: {summary_speed(plan)}")
-        serves = "" if plan.promoted else " sequential serves"
-        lines += filter(None, (shortened(_at(model, plan), MOST_SHAPES), serves))
+        serves = re.sub(r" \(.*?\)", "", _serves(plan).partition("; ")[0])  # of its own plans
+        lines.append(f"{plan.device}/{plan.batch_size}: {serves}")
+        lines += filter(None, [shortened(_at(model, plan), MOST_SHAPES)])
     return (
         model.name,
         model.version,
@@ -83,6 +85,13 @@ def _row(model: Model) -> tuple[str, ...]:
         shortened(", ".join(map(str, model.inputs)), MOST_INPUTS),
         "\n".join(lines) or "-",
     )
+
+
+def _serves(plan: ScheduleSummary) -> str:
+    if not plan.promoted:
+        return f"own plan ({plan_text(SEQUENTIAL)}), {duration_text(plan.sequential_us)}"
+    known = f"{plan_text(plan.planner)}, {duration_text(plan.measured_us)}"  # by an older server
+    return known if plan.contest is None else plan.contest.text.removeprefix(SERVES)
 
 
 def _at(model: Model, plan: ScheduleSummary) -> str:
@@ -115,9 +124,9 @@ def print_details(model: Model) -> None:
             whole=("speed-up",),
         )
     for plan in model.schedules:
-        say(
-            f"batch {plan.batch_size}{_at(model, plan)} on {plan.device}: {'; '.join(_facts(plan))}"
-        )
+        at = f"batch {plan.batch_size}{_at(model, plan)} on {plan.device}"
+        say(f"{at} {SERVES}{_serves(plan)}")
+        say(f"{at}: {'; '.join(_facts(plan))}")
     for warning in model.warnings:
         say(f"{'note' if warning.startswith(SERVED_WHOLE) else 'warning'}: {warning}")
     if model.guessed_extents:
@@ -127,9 +136,7 @@ def print_details(model: Model) -> None:
 
 
 def _facts(plan: ScheduleSummary) -> Iterator[str]:
-    if plan.contest is not None and plan.promoted:
-        yield plan.contest.text
-    yield f"plan {plan.plan_id}{'' if plan.promoted else ' (sequential serves)'}"
+    yield f"plan {plan.plan_id}"
     if plan.best_other:
         rival = rival_text(plan.best_other_ratio, plan.best_other)
         yield f"beside the best other runtime {rival}"

@@ -18,6 +18,7 @@ from braid.core.measurement import (
     interval_text,
     rival_text,
     side_by_side_text,
+    size_text,
     speed_text,
     spread_text,
 )
@@ -36,7 +37,6 @@ from braid.server.cli.text import (
     print_json,
     print_table,
     say,
-    size_text,
 )
 from braid.server.console import pictures
 from braid.server.console.formats import plan_names

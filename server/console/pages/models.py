@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from braid.core.measurement import rival_text, speed_text
 from braid.core.plan import runs_in_sequence
 from braid.core.runtimes import RUNTIMES, SERVED_WHOLE
 from braid.core.schedule import SERVES, Contender, Schedule
 from braid.core.tensor import TensorType
-from braid.server.console.facts import Facts, PlanSpeed
+from braid.server.console.facts import Facts
 from braid.server.console.formats import UNKNOWN, PlanName, duration, plan_names
 from braid.server.console.graphs import latency_svg, lengths_svg
 from braid.server.console.rates import ALL, Key, ModelRates
@@ -44,7 +43,7 @@ class ModelRow:
 
     model: ModelVersion
     now: Now
-    faster: str  # speed-ups by batch size
+    serves: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,6 @@ async def all_models(facts: Facts, wanted: str) -> Page:
     models = await facts.queries.models()
     activity = await facts.activity()
     jobs = [job for job in await facts.jobs() if not job.state.has_ended]
-    speeds = facts.speeds()
     now, states = _rates(activity.get(ALL)), Counter(model.state for model in models)
     failed = sum(count for state, count in states.items() if state.has_failed)
     shown = {
@@ -125,7 +123,7 @@ async def all_models(facts: Facts, wanted: str) -> Page:
             ModelRow(
                 model,
                 Now(_rates(activity.get(_key(model))), facts.waiting(model)),
-                _faster(speeds.get(_key(model), {})),
+                _why(model, facts.served(model), facts.placed(model)),
             )
             for model in models
             if wanted.lower() in model.name.lower()
@@ -156,22 +154,6 @@ def _phases(sums: Statistics) -> dict[str, str]:
         f"mean {name}": duration(phase.ns / 1000 / sums.queue.count if sums.queue.count else None)
         for name, phase in phases.items()
     }
-
-
-def _faster(speeds: Mapping[tuple[str, int], PlanSpeed]) -> str:
-    """Return speed-ups by batch size, and by device if there are several."""
-    several = len({device for device, _ in speeds}) > 1
-    return "; ".join(
-        f"{f'{device}/' if several else ''}{size}: {_speed(speeds[device, size])}"
-        for device, size in sorted(speeds)
-    )
-
-
-def _speed(speed: PlanSpeed) -> str:
-    """Return the speed-up over the sequential plan, then that beside the best other runtime."""
-    alone = [] if speed.speedup is None else [speed_text(speed.speedup)]
-    rival = [] if speed.rival is None else [rival_text(speed.rival.ratio, speed.rival.name)]
-    return ", ".join((*alone, *rival))
 
 
 async def one_model(facts: Facts, name: str, version: str) -> Page:
@@ -218,14 +200,15 @@ def _lengths(served: ModelReplica) -> Markup:
 
 
 def _why(model: ModelVersion, served: ModelReplica | None, schedules: Sequence[Placed]) -> str:
-    """Return what serves, and why, in one line."""
+    """Return what serves, and why, in one line: at the batch size that most batches have."""
     if served is None:
         return f"nothing: this version is {model.state.word}"
     if not schedules:
         if any(text.startswith(SERVED_WHOLE) for text in served.warnings):
             return "ONNX Runtime, as Braid's own plans cannot run all operators of this model"
         return f"{IN_SEQUENCE}, which was not compared with other engines yet"
-    schedule, device = schedules[0].schedule, schedules[0].device
+    placed = max(schedules, key=lambda each: sum(row.runs for row in each.contest.rows))
+    schedule, device, contest = placed.schedule, placed.device, placed.contest
     seen, engine = schedule.provenance, RUNTIMES.get(schedule.runtime, OWN)
     if not seen.promoted:
         engine = OWN
@@ -233,7 +216,6 @@ def _why(model: ModelVersion, served: ModelReplica | None, schedules: Sequence[P
     what = IN_SEQUENCE if engine == OWN and in_sequence else engine
     if len(schedule.candidates) > 1 and seen.promoted:
         size = schedule.key.batch_size
-        contest = schedules[0].contest
         is_open = not (contest.is_decided or contest.is_pinned)
         why = "; the best estimate serves until then" if is_open else ""
         return f"{contest.text.removeprefix(SERVES)}{why}; at batch size {size} on {device}"

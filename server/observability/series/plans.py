@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from braid.core.measurement import Speed
-from braid.core.schedule import Rival, Schedule
+from braid.core.schedule import Schedule
 from braid.server.observability.series.requests import REPLICA
 from braid.server.store.records import ModelVersion
 
@@ -78,8 +77,6 @@ class ScheduleMetrics:
     def __init__(self, registry: CollectorRegistry, knows: Knows) -> None:
         self._knows = knows
         self._candidates: dict[PlanLabels, Collection[str]] = {}  # that have series
-        self._speeds: dict[PlanLabels, Speed] = {}  # of schedules beside sequential, if known
-        self._rivals: dict[PlanLabels, Rival] = {}  # beside what serves, if there are any
         self._gauges = [
             (Gauge(name, text, PLAN, registry=registry), read) for name, text, read in GAUGES
         ]
@@ -106,12 +103,6 @@ class ScheduleMetrics:
                 gauge.labels(*plan).set(value)
             else:
                 gauge.remove(*plan)  # an earlier schedule's would contradict
-        self._speeds.pop(plan, None)
-        if schedule.speed is not None:
-            self._speeds[plan] = schedule.speed
-        self._rivals.pop(plan, None)
-        if schedule.best_other is not None:
-            self._rivals[plan] = schedule.best_other
         self.precision.remove_by_labels(plan._asdict())
         self.precision.labels(*plan, schedule.precision).set(1)
         candidates = _candidates_of(schedule)
@@ -120,12 +111,6 @@ class ScheduleMetrics:
         for planner, latency_us in candidates.items():
             self.candidate_seconds.labels(*plan, planner).set(latency_us * 1e-6)
         self._candidates[plan] = candidates.keys()
-
-    def speeds(self) -> dict[PlanLabels, Speed]:
-        return dict(self._speeds)
-
-    def rivals(self) -> dict[PlanLabels, Rival]:
-        return dict(self._rivals)
 
     def remove_model(self, model: str, version: str) -> None:
         for family in (
@@ -136,8 +121,6 @@ class ScheduleMetrics:
             family.remove_by_labels({"model": model, "version": version})
         for plan in [labels for labels in self._candidates if labels[:2] == (model, version)]:
             del self._candidates[plan]
-            self._speeds.pop(plan, None)
-            self._rivals.pop(plan, None)
 
 
 def _seconds(us: float | None) -> float | None:

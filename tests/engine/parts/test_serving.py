@@ -202,6 +202,22 @@ def test_equal_parts_of_other_batch_sizes_share_what_the_engine_can_share(
     assert part_bytes <= table.size_bytes(ready) - UNIT_BYTES * len(served.graph)
 
 
+@pytest.mark.parametrize("engine", installed_engines())
+def test_the_size_of_a_whole_model_in_an_engine_counts_while_nothing_else_runs_there(
+    served: Served, engine: str
+) -> None:
+    table, to_run = served.table, PlanToRun(served.key, runtime=engine)
+    ready = table.executable_of(to_run, None)
+    table.prepare(1, [ready])
+    served.outputs(ready)  # OpenVINO compiles then
+
+    alone = table.size_bytes(ready)
+    table.prepare(2, [table.executable_of(to_run, None)])
+    assert alone - table.size_bytes(ready) >= table.model(served.digest).file_bytes
+    table.release(2)
+    assert table.size_bytes(ready) == alone
+
+
 def outputs_of(
     served: Served, ready: ReadyExecutable, inputs: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:

@@ -147,6 +147,9 @@ def test_small_pictures_say_what_they_show_and_hold_no_markup_of_others() -> Non
     )
     lines = {each.attrib["class"]: each.attrib["points"] for each in drawn.iter("polyline")}
     assert lines["p99"].split()[0] == "360,18", "a tenth from the right, the greatest on top"
+    texts = ["".join(each.itertext()) for each in drawn.iter("text")]
+    assert texts[:3] == ["0 ms", "2 ms", "4 ms"]
+    assert "last: ● p50 2.00 ms, ● p99 3.00 ms" in texts
 
     bars = ElementTree.fromstring(lengths_svg('<b a="">', {5: 10, 9: 20}, [16]))
     assert "along <b" in bars.attrib["aria-label"]

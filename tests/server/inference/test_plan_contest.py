@@ -116,7 +116,9 @@ async def test_requests_find_the_fastest_and_memory_is_that_of_one_plan_then(
     assert (decided.planner, decided.provenance.is_decided) == ("sequential", True)
     assert decided.provenance.measured_us == 70.0
     assert sorted(one.name for one in decided.others) == ["onnxruntime", "openvino"]
-    assert service.contest.table().text.startswith("serves: own plan sequential, 0.07 ms; ")
+    text = service.contest.table().text
+    assert text.startswith("serves: own plan (one operator after another), 0.07 ms; ")
+    assert "measured at" not in text, "requests measured it"
     assert sum(ran.count(name) for name in ("openvino", "onnxruntime")) < 0.1 * len(ran)
 
 
