@@ -63,7 +63,7 @@ class PaddingChecks:
         by_version: dict[Place, list[ModelReplica]] = {}
         for queued in list(self._replicas()):
             replica = queued.replica
-            if replica.lengths.axes:
+            if replica.lengths.axis is not None:
                 by_version.setdefault((replica.name, replica.version), []).append(replica)
         for replicas in by_version.values():
             model, store = replicas[0].model, self._store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.core.padding import BY_CONSTRUCTION, ZEROS, PaddedAxis, PaddedInput
+from braid.core.padding import BY_REQUEST, ZEROS, PaddedAxis, PaddedInput
 from braid.scheduler.options import PlannerSettings
 from braid.server.inference.replica import ModelReplica
 from braid.server.jobs.registration import serve_again
@@ -17,7 +17,7 @@ from tests.server.inference.batching import Watcher
 from tests.server.jobs.fakes import a_moment, template
 
 AXIS = PaddedAxis(
-    *("length", True, {"x": PaddedInput(1, ZEROS)}, {"y": 1}, 200, 0.0, BY_CONSTRUCTION, "")
+    *("length", True, {"x": PaddedInput(1, ZEROS)}, {"y": 1}, 200, 0.0, BY_REQUEST, "")
 )
 
 
