@@ -303,6 +303,8 @@ class Settings(FleetSettings):
     def _absolute_store(cls, value: Path) -> Path:
         if not str(value).strip():
             raise ValueError("name a folder")
+        if os.fsencode(value).decode(errors="ignore") != str(value):
+            raise ValueError("give a path in UTF-8")
         return value.expanduser().absolute()
 
     @model_validator(mode="after")

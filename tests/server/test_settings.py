@@ -77,6 +77,7 @@ def test_sizes_lists_levels_and_paths_are_read_as_people_write_them(
         ("HTTP_HOSTS", "http://braid:8002", "without scheme and port"),
         ("CORS_ORIGINS", "https://a.example/", "not SCHEME://HOST[:PORT]"),
         ("CORS_ORIGINS", "a.example", "not SCHEME://HOST[:PORT]"),
+        ("STORE", "/srv/\udcff", "give a path in UTF-8"),
         ("DATABASE", "mysql://db/braid", "give sqlite:///PATH or postgresql+psycopg://"),
         ("DATABASE", "postgresql://db", "give sqlite:///PATH or postgresql+psycopg://"),
         ("DATABASE", "postgresql://db:x/braid", "is no URL; write / in a password as %2F"),
