@@ -239,6 +239,7 @@ class Contest:
             if one is not first and one.estimate_us and first.estimate_us:
                 one.ratios.append(log(one.estimate_us / first.estimate_us))
                 one.weigh()
+        self._left: list[_Challenge] = []
         self._pair: _Pair | None = None
         self._rest = 0  # batches until the next challenger's block
         self._requests = self._pairs = self._turns = 0
@@ -396,7 +397,7 @@ class Contest:
         before.ratios = deque((-ratio for ratio in best.ratios), maxlen=WINDOW)
         before.pairs, before.since, before.until = best.pairs, best.since, best.until
         best.ratios = deque(maxlen=WINDOW)
-        for other in self._in.values():
+        for other in (*self._in.values(), *self._left):
             if other is not best and other is not before:
                 other.ratios = deque((ratio - ahead for ratio in other.ratios), maxlen=WINDOW)
             other.weigh()
@@ -433,7 +434,7 @@ class Contest:
             self._change(min(others, key=lambda one: (one.ratio, one.order)))
         if self._pair is not None and candidate in self._pair.runs:
             self._pair = None
-        del self._in[candidate]
+        self._left.append(self._in.pop(candidate))
         self._decide()
 
     def reopen(
@@ -449,8 +450,8 @@ class Contest:
             self._incumbent = self._in[before]
 
     def table(self) -> tuple[Row, ...]:
-        """One row for each candidate that is in, the incumbent first."""
-        return tuple(self._row(self._in[name]) for name in self.candidates)
+        """One row for each candidate, the incumbent first; those that left come last."""
+        return tuple(map(self._row, (*(self._in[name] for name in self.candidates), *self._left)))
 
     def _row(self, one: _Challenge) -> Row:
         is_known = one is self._incumbent or bool(one.ratios)

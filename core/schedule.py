@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -103,8 +103,6 @@ MIXED = "mixed"
 SIDE_BY_SIDE = "side-by-side"
 """First part of the ids of what runs several times at once, each on a part of the threads."""
 
-NO_LATENCIES: Mapping[str, float | None] = MappingProxyType({})
-
 USUAL_KERNELS: Mapping[str, str] = MappingProxyType({})
 """Choice of kernels that is empty: every unit runs on the kernel that is usually fastest."""
 
@@ -162,7 +160,7 @@ class Provenance:
     """Origin and measurements of a schedule. Latencies in microseconds."""
 
     predicted_us: float | None = None  # sum of the measured stage latencies
-    measured_us: float | None = None  # whole model under this plan
+    measured_us: float | None = None  # whole model under this plan, at registration
     sequential_us: float | None = None  # whole model under the sequential plan, same run
     spread: float | None = None  # relative: (75th - 25th percentile) / median of the runs
     stages_measured: int = 0  # new measurements this schedule cost
@@ -189,6 +187,7 @@ class Provenance:
     """Precision or runtime -> why it took no part."""
     is_decided: bool = False  # service found the order of the candidates; False: contest is open
     again: str = ""  # why the next job of its model makes it again; empty: it does not
+    decision: tuple[ContestRow, ...] = ()  # contest at its decision, the winner first
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +197,7 @@ class PlanCandidate:
     name: str  # planner that made the plan, or runtime of RUNTIMES
     plan: StreamPlan  # of a runtime: runs where that cannot
     stages: tuple[Stage, ...] = ()
-    latency_us: float | None = None  # as last measured
+    latency_us: float | None = None  # as measured at registration
 
 
 SERVES = "serves: "
@@ -216,11 +215,11 @@ class ContestRow:
     high: float | None = None
     share: float = 0.0  # of all requests
     runs: int = 0
-    latency_us: float | None = None  # of its newest runs, else as last measured
+    latency_us: float | None = None  # of its newest runs, else at the decision or registration
     plan_id: str = ""  # as answered by Infer
 
     def beside(self, first: ContestRow) -> ContestRow:
-        """This row with the latency that its ratio to the incumbent says, if both are known."""
+        """This row with the latency that its ratio to the incumbent gives, if both are known."""
         if self.ratio is None or first.latency_us is None:  # few runs may put a slower plan ahead
             return self
         return replace(self, latency_us=first.latency_us * self.ratio)
@@ -235,21 +234,29 @@ class ContestTable:
     is_pinned: bool = False
 
     @property
+    def has_runs(self) -> bool:
+        return any(row.runs for row in self.rows)
+
+    @property
+    def state(self) -> str:
+        """``undecided after 40 pairs``; empty for a single candidate that is not pinned."""
+        if self.is_pinned:
+            return "pinned"
+        if len(self.rows) == 1:
+            return ""
+        pairs = max(row.pairs for row in self.rows)
+        after = f" after {pairs} pair{'s' * (pairs > 1)}" if pairs else ""
+        return f"{'decided' if self.is_decided else 'undecided'}{after}"
+
+    @property
     def text(self) -> str:
         """``serves: OpenVINO, 4.13 ms; own plan (...) 4.15 ms; undecided after 40 pairs``."""
         first, *others = self.rows
         parts = [f"{SERVES}{_candidate_text(first, ', ')}"]
-        parts += [_candidate_text(row.beside(first), " ") for row in others]
-        if not any(row.runs for row in self.rows):
+        parts += [_candidate_text(row, " ") for row in others]
+        if not self.has_runs:
             parts.append(f"measured at {'the decision' if self.is_decided else 'registration'}")
-        if self.is_pinned:
-            parts.append("pinned")
-        elif others:
-            state = "decided" if self.is_decided else "undecided"
-            pairs = max(row.pairs for row in self.rows)
-            after = f" after {pairs} pair{'s' * (pairs > 1)}" if pairs else ""
-            parts.append(state + after)
-        return "; ".join(parts)
+        return "; ".join(filter(None, [*parts, self.state]))
 
 
 def _candidate_text(row: ContestRow, between: str) -> str:
@@ -381,19 +388,24 @@ class Schedule:
         return self.chosen.speed if self.chosen is not None else None
 
     @property
+    def serving(self) -> Contender | None:
+        """Candidate that serves: ``chosen`` or the sequential one; None: that was not recorded."""
+        if self.provenance.promoted:
+            return self.chosen
+        return next((one for one in self.provenance.candidates if one.name == SEQUENTIAL), None)
+
+    @property
     def best_other(self) -> Rival | None:
         """Fastest candidate of the other runtimes, of which Braid's own plans are one.
 
         None: there is none that could serve, or it is not recorded.
         """
-        provenance, serving = self.provenance, self.chosen
-        if not provenance.promoted:
-            serving = next((x for x in provenance.candidates if x.name == SEQUENTIAL), None)
+        serving = self.serving
         if serving is None or serving.latency_us is None:
             return None
         ratios = [
             (other.latency_us / serving.latency_us, other.full_name)
-            for other in provenance.candidates
+            for other in self.provenance.candidates
             if _engine(other) != _engine(serving) and other.latency_us is not None
             if not other.remark
         ]
@@ -407,29 +419,32 @@ class Schedule:
 
     @property
     def table(self) -> ContestTable:
+        decided = {row.name: row for row in self.provenance.decision}
         rows = [
-            ContestRow(one.name, latency_us=one.latency_us, plan_id=self.led_by(one.name).plan_id)
+            replace(
+                decided.get(one.name) or ContestRow(one.name, latency_us=one.latency_us),
+                plan_id=self.led_by(one.name).plan_id,
+            )
             for one in self.candidates
         ]
         return ContestTable(tuple(rows), self.provenance.is_decided)
 
-    def led_by(
-        self,
-        name: str,
-        *,
-        is_decided: bool = False,
-        latencies_us: Mapping[str, float | None] = NO_LATENCIES,
-    ) -> Schedule:
-        """This schedule with candidate ``name`` in force; raises ScheduleNotFound."""
-        candidates = {
-            one.name: replace(one, latency_us=latencies_us.get(one.name) or one.latency_us)
-            for one in self.candidates
-        }
+    def led_by(self, name: str, decision: Sequence[ContestRow] = ()) -> Schedule:
+        """This schedule with candidate ``name`` in force; raises ScheduleNotFound.
+
+        ``decision``: the contest that it has won; none: it is open, or was not held.
+        """
+        candidates = {one.name: one for one in self.candidates}
         if name not in candidates:
             names = ", ".join(candidates)
             raise ScheduleNotFound(f"there is no plan {name!r}; plans of this schedule: {names}")
         first = candidates.pop(name)
-        provenance = replace(self.provenance, is_decided=is_decided, measured_us=first.latency_us)
+        provenance = replace(
+            self.provenance,
+            is_decided=bool(decision),
+            decision=tuple(decision),
+            measured_us=first.latency_us,
+        )
         if name != self.planner:
             figures = next((x for x in provenance.candidates if x.name == name), Contender(name))
             provenance = replace(

@@ -189,7 +189,7 @@ class ScheduleSummary:
     planner: str
     stages: int
     groups: int  # over all stages
-    measured_us: float
+    measured_us: float  # at registration; ``contest`` has what service shows
     sequential_us: float  # in the same run
     speedup: float  # over sequential, median of the turns in which both ran; 0.0: not known
     promoted: bool  # False: the sequential plan serves: this one is not faster

@@ -78,10 +78,13 @@ class Facts:
         ]
 
     async def memory_text(self) -> str:
-        """Return the memory of this process and of the devices', without what they share."""
+        """Return the memory of this process and of the devices', without what they share.
+
+        Beside the limit of all processes of the server, of which imports and tensors take part.
+        """
         pids = [os.getpid(), *(pid for of in self.devices.all for pid in of.pids.values())]
         each = await asyncio.to_thread(lambda: [private_bytes(pid) or 0 for pid in pids])
-        return size_text(sum(each))
+        return f"{size_text(sum(each))} of {size_text(self.nodes.memory_budget_bytes)}"
 
     def waiting(self, model: ModelVersion) -> int:
         return self.metrics.find_model(model.name, model.version).waiting_requests

@@ -24,6 +24,11 @@ def latency(us: float | None, spread: float | None) -> str:
     return duration(us) if us is None else f"{duration(us)} ({spread_text(spread, UNKNOWN)})"
 
 
+def rate(per_s: float) -> str:
+    """Return a rate; a few events in a minute are not 0.0."""
+    return "under 0.1" if 0.0 < per_s < 0.05 else f"{per_s:.1f}"
+
+
 def error(relative: float | None) -> str:
     """Return an error of outputs, relative to the largest element."""
     return UNKNOWN if relative is None else f"{relative:.1e}"

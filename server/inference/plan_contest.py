@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 from time import monotonic
@@ -249,33 +249,43 @@ class PlanContest:
             self._memory.keep(self, name, self._ready[name].size_bytes)
         if has_left and self._contest.is_decided:
             self.inputs = None
-            latencies_us = {name: median(runs_us) for name, runs_us in self._recent_us.items()}
-            self.schedule = self.schedule.led_by(first, is_decided=True, latencies_us=latencies_us)
+            self.schedule = self.schedule.led_by(first, tuple(self._decision()))
             facts = {"plan": first, "schedule_id": self.schedule.key.id}
             log.info("a contest is decided", extra=facts)
             self._events.decided(self.schedule)
 
+    def _decision(self) -> Iterator[ContestRow]:
+        """Rows to store with a decision; latencies are of all runs, as nobody may have asked."""
+        taken_us = {row.candidate: row.median_us for row in self._contest.table()}
+        first: ContestRow | None = None
+        for row in self._rows():
+            row = replace(row, latency_us=taken_us.get(row.name) or row.latency_us)
+            first = first or row
+            yield row.beside(first)
+
+    def _rows(self) -> Iterator[ContestRow]:
+        """Rows without what requests have shown, the incumbent first."""
+        stored = {row.name: row for row in self.schedule.table.rows}
+        for row in self._contest.table() if self._opening is not None else ():
+            before = stored.pop(row.candidate)
+            yield replace(before, pairs=row.pairs, ratio=row.ratio, low=row.low, high=row.high)
+        yield from stored.values()
+
     def table(self) -> ContestTable:
         """State of all candidates, the incumbent first, for people."""
-        stored = {row.name: row for row in self.schedule.table.rows}
-        rows = []
-        for row in self._contest.table():
-            as_stored = stored.pop(row.candidate)
-            rows.append(
-                ContestRow(
-                    *(row.candidate, row.pairs, row.ratio, row.low, row.high, row.share),
-                    self._runs[row.candidate],
-                    as_stored.latency_us,
-                    as_stored.plan_id,
-                )
-            )
-        rows += [replace(row, runs=self._runs[row.name]) for row in stored.values()]
+        total = self._runs.total() or 1
         rows = [
-            replace(row, latency_us=median(recent_us))
-            if (recent_us := self._recent_us.get(row.name))
-            else row
-            for row in rows
+            replace(
+                row,
+                share=self._runs[row.name] / total,
+                runs=self._runs[row.name],
+                latency_us=median(taken_us) if taken_us else row.latency_us,
+            )
+            for row in self._rows()
+            for taken_us in (self._recent_us.get(row.name),)
         ]
+        if rows[0].runs:
+            rows = [row.beside(rows[0]) for row in rows]
         is_decided = self.schedule.provenance.is_decided and not self.is_open
         return ContestTable(tuple(rows), is_decided)
 

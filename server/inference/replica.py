@@ -68,6 +68,7 @@ class ScheduleMark:
     created: str
     measured_us: float | None
     is_promoted: bool
+    is_decided: bool
     tolerance: float | None
 
     @staticmethod
@@ -76,6 +77,7 @@ class ScheduleMark:
         beside = schedule.side_by_side_id
         return ScheduleMark(
             *(schedule.plan_id, beside, record.created, record.measured_us, record.promoted),
+            is_decided=record.is_decided,
             tolerance=record.tolerance,
         )
 

@@ -326,7 +326,7 @@ class ServingModels(KnownModels):
             )
         await served.use_plan(batch_size, schedule, of)
         served.chosen[schedule.key] = ScheduleMark.of(schedule)
-        if latency_us := schedule.provenance.measured_us:
+        if latency_us := schedule.table.rows[0].latency_us:
             served.expect(batch_size, latency_us, of)
 
     async def use_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:

@@ -93,6 +93,7 @@ def test_a_schedule_that_a9f91505_stored_loads_with_the_same_keys_and_content(ki
     new = again.pop("others"), again["provenance"].pop("again")
     assert new == ([], "")
     assert not again["provenance"].pop("is_decided")
+    assert not again["provenance"].pop("decision")
     for gone in ("state", "provisional"):
         expected["provenance"].pop(gone, None)
     assert again | {"sha256": ""} == expected | {"sha256": ""}
@@ -125,8 +126,9 @@ def test_what_the_sequential_plan_saves_is_told_where_both_were_measured(
 
 
 def test_a_contest_is_told_in_one_line_with_full_names_and_the_moment_of_its_latencies() -> None:
-    own = ContestRow("lazy-ios(r=3,join=unit,gap=0.01)", 40, 1.005)
-    rows = ContestRow("openvino", 40, latency_us=4130.0, runs=300), own
+    first = ContestRow("openvino", 40, latency_us=4130.0, runs=300)
+    own = ContestRow("lazy-ios(r=3,join=unit,gap=0.01)", 40, 1.005).beside(first)
+    rows = first, own
     line = "serves: OpenVINO, 4.13 ms; own plan (stages by IOS, measured lazily, join=unit) 4.15 ms"
 
     assert ContestTable(rows).text == f"{line}; undecided after 40 pairs"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from braid.core.plan import sequential_plan
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO
-from braid.core.schedule import SEQUENTIAL, PlanCandidate
+from braid.core.schedule import SEQUENTIAL, ContestRow, PlanCandidate
 from braid.server.store.store import Store
 
 PLANS = (OPENVINO, ONNXRUNTIME, SEQUENTIAL)
@@ -18,6 +19,7 @@ def let_compete(
     folder: Path,
     *plans: str,
     is_decided: bool = False,
+    decision: Sequence[ContestRow] = (),
     name: str | None = None,
     kind: type[Store] = Store,
     **more: Any,
@@ -32,7 +34,11 @@ def let_compete(
                     PlanCandidate(plan_name, plan, latency_us=100.0) for plan_name in plans or PLANS
                 )
                 seen = replace(
-                    schedule.provenance, promoted=True, measured_us=first_us, is_decided=is_decided
+                    schedule.provenance,
+                    promoted=True,
+                    measured_us=first_us,
+                    is_decided=is_decided,
+                    decision=tuple(decision),
                 )
                 led = replace(schedule, planner=first.name, plan=plan, stages=(), provenance=seen)
                 store.put_schedule(replace(led, others=tuple(others)))

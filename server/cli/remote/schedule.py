@@ -342,10 +342,11 @@ def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
     """Make a row for each candidate that was measured as a whole model, sequential first."""
     candidates = schedule.provenance.candidates
     longest = max(contender.runs for contender in candidates)
+    first = "won in service" if schedule.provenance.is_decided else "served first"
     names = plan_names(name for each in candidates for name in (each.name, *each.also))
     for contender in candidates:
         serves = contender is schedule.chosen and schedule.provenance.promoted
-        remarks = [contender.remark, "served first" if serves else ""]
+        remarks = [contender.remark, first if serves else ""]
         if 0 < contender.runs < longest:
             remarks.append("given up as slower")
         if contender.also:

@@ -14,7 +14,7 @@ from braid.core.runtimes import RUNTIMES, SERVED_WHOLE
 from braid.core.schedule import SERVES, Contender, Schedule
 from braid.core.tensor import TensorType
 from braid.server.console.facts import Facts
-from braid.server.console.formats import UNKNOWN, PlanName, duration, plan_names
+from braid.server.console.formats import UNKNOWN, PlanName, duration, plan_names, rate
 from braid.server.console.graphs import latency_svg, lengths_svg
 from braid.server.console.rates import ALL, Key, ModelRates
 from braid.server.console.rendering import Page
@@ -66,7 +66,8 @@ class ModelCandidates:
     longest_us: float  # the end of the scale
     plans: Sequence[Contender]
     names: Mapping[str, PlanName]
-    served: Contender | None  # None: the sequential plan, or that was not recorded
+    serving: Contender | None  # None: not recorded
+    since: str  # what has chosen since; empty: nothing has
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ async def all_models(facts: Facts, wanted: str) -> Page:
                 f"device {device.name}": "ready" if device.is_up else "restarting"
                 for device in facts.devices.all
             },
-            "private memory": await facts.memory_text(),
+            "private memory of server and workers": await facts.memory_text(),
         },
         "latency": latency_svg(facts.rates.points(ALL)),
         "jobs_under_way": len(jobs),
@@ -140,10 +141,10 @@ def _rates(now: ModelRates | None) -> dict[str, str]:
     if now is None:
         return dict.fromkeys(("requests/s", "p50", "p99", "failures/s"), UNKNOWN)
     return {
-        "requests/s": f"{now.requests_per_s:.1f}",
+        "requests/s": rate(now.requests_per_s),
         "p50": duration(None if now.p50_s is None else now.p50_s * 1e6),
         "p99": duration(None if now.p99_s is None else now.p99_s * 1e6),
-        "failures/s": f"{now.failures_per_s:.1f}",
+        "failures/s": rate(now.failures_per_s),
     }
 
 
@@ -282,7 +283,11 @@ def _serves(placed: Placed) -> str:
     provenance = placed.schedule.provenance
     if not provenance.promoted:
         return f"sequential: {provenance.reason}"
-    return RUNTIMES.get(placed.contest.rows[0].name, "own plan")
+    contest = placed.contest
+    is_asked = contest.has_runs or contest.is_pinned or not contest.state
+    unasked = "" if is_asked else "no requests yet"
+    engine = RUNTIMES.get(contest.rows[0].name, "own plan")
+    return ", ".join(filter(None, (engine, contest.state, unasked)))
 
 
 def _plans(placed: Placed) -> Sequence[Contender]:
@@ -290,13 +295,19 @@ def _plans(placed: Placed) -> Sequence[Contender]:
 
 
 def _candidates(placed: Placed, shapes: str) -> ModelCandidates:
-    schedule, plans, at = placed.schedule, _plans(placed), shapes and f" at {shapes}"
+    plans, contest, at = _plans(placed), placed.contest, shapes and f" at {shapes}"
+    schedule, since = placed.schedule, ""
+    if contest.is_pinned:
+        since = "; the plan that serves now is pinned"
+    elif contest.is_decided or any(row.pairs for row in contest.rows):
+        since = f"; since then runs in service choose: {contest.state}"
     return ModelCandidates(
         f"Candidates compared, batch {schedule.key.batch_size}{at}, {placed.device}",
         max(plan.latency_us or 0.0 for plan in plans),
         sorted(plans, key=lambda plan: plan.latency_us or math.inf),
         plan_names(name for plan in plans for name in (plan.name, *plan.also)),
-        schedule.chosen if schedule.provenance.promoted else None,
+        schedule.led_by(contest.rows[0].name).serving,
+        since,
     )
 
 

@@ -24,7 +24,7 @@ from braid.core.schedule import Contender, Provenance, Schedule, ScheduleKey
 from braid.core.tensor import TensorType
 from braid.server.console import pictures, rendering
 from braid.server.console.facts import Facts
-from braid.server.console.formats import PlanName, left, plan_names, state
+from braid.server.console.formats import PlanName, left, plan_names, rate, state
 from braid.server.console.pages import jobs, models
 from braid.server.console.pages.devices import devices
 from braid.server.console.rendering import Page, Renderer, url
@@ -204,6 +204,7 @@ def test_every_state_has_one_word_and_failures_are_marked() -> None:
     failed = {each for each in (*JobStatus, *ModelStatus) if state(each).kind == "bad"}
     assert failed == {JobStatus.FAILED, ModelStatus.FAILED, ModelStatus.DAMAGED}
     assert (left(-1.0), left(59.6), left(0.2)) == ("", "1 min 00 s", "0 s")
+    assert (rate(0.0), rate(1 / 60), rate(0.06), rate(20.0)) == ("0.0", "under 0.1", "0.1", "20.0")
 
 
 async def test_a_job_says_which_batch_sizes_are_done() -> None:

@@ -11,7 +11,14 @@ import pytest
 from braid.core.contest import BLOCK
 from braid.core.errors import DeviceOutOfMemory, WorkerRestarting
 from braid.core.plan import sequential_plan
-from braid.core.schedule import PlanCandidate, Provenance, Schedule, ScheduleKey
+from braid.core.schedule import (
+    PlanCandidate,
+    Provenance,
+    Schedule,
+    ScheduleKey,
+    schedule_from_json,
+    schedule_to_json,
+)
 from braid.core.shape_memory import ShapeMemory
 from braid.server.devices.executables import Executable
 from braid.server.inference import plan_contest
@@ -114,11 +121,21 @@ async def test_requests_find_the_fastest_and_memory_is_that_of_one_plan_then(
     assert service.in_force is service.contest.executables[0]
     (decided,) = service.told
     assert (decided.planner, decided.provenance.is_decided) == ("sequential", True)
-    assert decided.provenance.measured_us == 70.0
+    assert decided.provenance.measured_us == 105.0, "as at registration"
     assert sorted(one.name for one in decided.others) == ["onnxruntime", "openvino"]
     text = service.contest.table().text
     assert text.startswith("serves: own plan (one operator after another), 0.07 ms; ")
     assert "measured at" not in text, "requests measured it"
+    assert service.contest.table().state in text
+    for table in (service.contest.table(), decided.table):
+        rows = {row.name: row for row in table.rows}
+        assert table.rows[0].name == "sequential"
+        assert rows["onnxruntime"].ratio == pytest.approx(130 / 70)
+        assert rows["onnxruntime"].latency_us == pytest.approx(130.0)
+        assert rows["openvino"].ratio == pytest.approx(100 / 70, rel=0.01)
+        assert all(row.pairs and row.low and row.high for row in table.rows)
+    assert schedule_from_json(schedule_to_json(decided)) == decided
+    assert decided.table.text.endswith(f"measured at the decision; {service.contest.table().state}")
     assert sum(ran.count(name) for name in ("openvino", "onnxruntime")) < 0.1 * len(ran)
 
 
