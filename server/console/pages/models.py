@@ -298,7 +298,7 @@ def _candidates(placed: Placed, shapes: str) -> ModelCandidates:
     plans, contest, at = _plans(placed), placed.contest, shapes and f" at {shapes}"
     schedule, since = placed.schedule, ""
     if contest.is_pinned:
-        since = "; the plan that serves now is pinned"
+        since = "; since then a plan was pinned"
     elif contest.is_decided or any(row.pairs for row in contest.rows):
         since = f"; since then runs in service choose: {contest.state}"
     return ModelCandidates(

@@ -51,6 +51,13 @@ def texts(server: ServerProcess, page: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", server.http(f"/console/{page}")).split())
 
 
+def row_that_serves(server: ServerProcess) -> str:
+    """Row of the candidates' table with the mark, and no other has it."""
+    rows = server.http("/console/models/cnn").partition("Candidates compared")[2].split("<tr>")
+    (row,) = (row for row in rows if "serves now" in row)
+    return row
+
+
 def test_an_open_contest_is_shown_as_undecided_and_as_unasked_until_a_request_comes(
     server: ServerProcess,
 ) -> None:
@@ -90,8 +97,7 @@ def test_a_decision_keeps_the_pairs_of_those_that_lost_and_figures_of_the_regist
     model = texts(server, "models/cnn")
     assert "own plan, decided after 53 pairs, no requests yet" in model
     assert "since then runs in service choose: decided after 53 pairs." in model
-    candidates = model.partition("Candidates compared")[2]
-    assert candidates.count("serves now") == 1
+    assert "one operator after another" in row_that_serves(server)
 
     with server.client() as client:
         for _ in range(40):
@@ -103,6 +109,18 @@ def test_a_decision_keeps_the_pairs_of_those_that_lost_and_figures_of_the_regist
         assert ratios == [pytest.approx(2.0), pytest.approx(1.5)], "of one measurement"
         assert first.share == 1.0
     assert "measured at the decision" not in texts(server, "schedules/cnn/1/1")
+
+
+def test_a_pinned_plan_is_marked_among_the_candidates(server: ServerProcess) -> None:
+    begin_again(server)
+    with server.client() as client:
+        client.pin_plan("cnn", ONNXRUNTIME)
+
+        page = texts(server, "models/cnn")
+        assert "ONNX Runtime, pinned" in page
+        assert "Measured at registration; since then a plan was pinned." in page
+        assert "ONNX Runtime" in row_that_serves(server)
+        client.pin_plan("cnn", "")
 
 
 def test_the_front_page_says_which_failures_and_whose_memory_it_counts(
