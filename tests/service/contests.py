@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ def let_compete(
     folder: Path,
     *plans: str,
     is_decided: bool = False,
-    decision: Sequence[ContestRow] = (),
     name: str | None = None,
     kind: type[Store] = Store,
     **more: Any,
@@ -33,13 +31,13 @@ def let_compete(
                 first, *others = (
                     PlanCandidate(plan_name, plan, latency_us=100.0) for plan_name in plans or PLANS
                 )
-                seen = replace(
-                    schedule.provenance,
-                    promoted=True,
-                    measured_us=first_us,
-                    is_decided=is_decided,
-                    decision=tuple(decision),
+                decision = tuple(
+                    ContestRow(each, 53, at, at - 0.1, at + 0.1, latency_us=200.0 * at)
+                    for at, each in enumerate(plans or PLANS, 1)
+                    if is_decided
                 )
+                seen = replace(schedule.provenance, promoted=True, measured_us=first_us)
+                seen = replace(seen, is_decided=is_decided, decision=decision)
                 led = replace(schedule, planner=first.name, plan=plan, stages=(), provenance=seen)
                 store.put_schedule(replace(led, others=tuple(others)))
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from braid.core.runtimes import OPENVINO
+from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.core.schedule import SEQUENTIAL
 from braid.server.cli.main import main
 from braid_client import Client, InvalidArgument, ModelNotFound, PlanContest
@@ -114,6 +115,44 @@ def test_rest_shows_the_contest_and_pins(server: ServerProcess) -> None:
     assert call(server, pin, {"plan": 3}).status == 400
     assert call(server, pin, {"plan": ""}).status == 200
     assert "<h2>Stages</h2>" in server.http("/console/schedules/cnn/1/1?device=cpu")
+
+
+def text_of(server: ServerProcess, page: str) -> str:
+    return " ".join(re.sub("<[^>]*>", " ", server.http(f"/console/{page}")).split())
+
+
+def test_a_decision_stays(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    begin_again(server, is_decided=True)
+    line = "0.20 ms; ONNX Runtime 0.40 ms; own plan (one operator after another) 0.60 ms; "
+    line += "measured at the decision; decided after 53 pairs"
+    page, model = text_of(server, "schedules/cnn/1/1"), text_of(server, "models/cnn")
+    assert line in page
+    assert "400 µs 53 2.000 1.900 to 2.100" in page
+    assert "measured at registration (spread) 90 µs" in page
+    assert "OpenVINO, decided after 53 pairs, no requests yet" in model
+    assert "since then runs in service choose: decided after 53 pairs." in model
+    assert main(["schedule", "show", "cnn", "--address", server.address]) == 0
+    assert line in " ".join(capsys.readouterr().out.split())
+    with server.client() as client:
+        answer(client)
+        assert client.model("cnn").schedules[0].measured_us == 90.0
+        first, *others = contest_of(client).candidates
+    assert [one.latency_us / first.latency_us for one in others] == pytest.approx([2.0, 3.0])
+
+
+def test_a_page_says_who_serves_and_whether_anyone_asked(server: ServerProcess) -> None:
+    begin_again(server)
+    assert ", undecided, no requests yet" in text_of(server, "models/cnn")
+    with server.client() as client:
+        answer(client)
+        assert "no requests yet" not in text_of(server, "models/cnn")
+        client.pin_plan("cnn", ONNXRUNTIME)
+        page = text_of(server, "models/cnn")
+        client.pin_plan("cnn", "")
+    assert "ONNX Runtime, pinned" in page
+    assert "Measured at registration; since then a plan was pinned." in page
+    assert re.search(r"ONNX Runtime [\d\s.µmsxeto()%+–-]*serves now", page)
+    assert page.count("serves now") == 2, "in the head of a table, and the mark"
 
 
 def pairs_of(client: Client) -> int:
@@ -222,7 +261,7 @@ def test_a_worker_that_is_killed_after_the_decision_comes_back_with_one_plan(
             kill_worker(server)
         contest = contest_of(client)
 
-        assert str(contest).endswith("; decided")
+        assert str(contest).endswith("; decided after 53 pairs")
         assert [each.runs > 0 for each in contest.candidates] == [True, False, False]
         assert client.infer("cnn", ROW).plan_id == contest.candidates[0].plan_id
 

@@ -71,7 +71,7 @@ def test_the_root_leads_to_the_console(console: ServerProcess) -> None:
             "",
             [
                 *("cnn", "versions serving", "versions failed", "p99", "device cpu", "MiB"),
-                *("of the last minute", "at batch size 1 on cpu"),
+                *("of the last minute", "a faulty request", "private memory of server and workers"),
             ],
         ),
         (
