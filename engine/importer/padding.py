@@ -178,12 +178,15 @@ class _Trials:
 
         Raises:
             ReferenceFailed: the model does not run at another extent.
-            _NotTried: an output has it twice, or another number of positions than the inputs.
+            _NotTried: an output has it twice, another number of positions than the inputs, or ranks
+                that differ.
         """
         length = min(_SHORT, extent // 2)
         (row,) = self._rows(extent, 1, seed=0)
         places = dict[str, int]()
         for name, short in self.reference.run(self._short(row, length)).items():
+            if short.dim() != outputs[name].dim():
+                raise _NotTried(f"output {name!r} has another rank at another extent")
             shapes = list(zip(short.shape, outputs[name].shape, strict=True))
             found = [at for at, (before, after) in enumerate(shapes) if before != after]
             if len(found) > 1:
@@ -243,10 +246,10 @@ class _Trials:
     ) -> float:
         """Return the error of one row; infinite if an output has another shape."""
         places = self.axis.outputs
-        cut = {
-            n: x.narrow(places[n], 0, min(length, x.shape[places[n]])) if n in places else x
-            for n, x in padded.items()
-        }
+        cut = dict(padded)
+        for name, at in places.items():
+            if at < padded[name].dim():  # the branch that ran may have another rank
+                cut[name] = padded[name].narrow(at, 0, min(length, padded[name].shape[at]))
         is_same = all(cut[name].shape == x.shape for name, x in alone.items())
         return furthest(alone, cut) if is_same else math.inf
 
@@ -263,7 +266,7 @@ class _Trials:
                 together = self.reference.run(joined)
                 return [
                     {
-                        n: x if (at := axes[n]) is None else x.narrow(at, i, 1)
+                        n: x if (at := axes[n]) is None or at >= x.dim() else x.narrow(at, i, 1)
                         for n, x in together.items()
                     }
                     for i in range(len(rows))
