@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
     one = x[:1]
     with ThreadPoolExecutor(2) as pool, grpc.insecure_channel(server.address) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        waiting = partial(server.metric, "braid_queue_depth_requests", model="slow")
         firsts = [pool.submit(_infer, server.address, "slow", x)]
 
         def has_begun() -> bool:
@@ -103,17 +105,13 @@ def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
                 firsts[-1].result()
                 firsts.append(pool.submit(_infer, server.address, "slow", x))
             rows = server.metric("braid_queue_depth_rows", model="slow")
-            return rows > 0 and not server.metric("braid_queue_depth_requests", model="slow")
+            return rows > 0 and not waiting()
 
         until(has_begun)
         tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=one.shape, data=one.tobytes())
         doomed = stub.Infer.future(inference_pb2.InferRequest(model="slow", inputs=[tensor]))
         neighbour = pool.submit(_infer, server.address, "slow", one)
-        until(
-            lambda: (
-                neighbour.done() or server.metric("braid_queue_depth_requests", model="slow") == 2
-            )
-        )
+        until(lambda: neighbour.done() or waiting() == 2)
         assert not neighbour.done(), "it was to wait behind the first"
         doomed.cancel()
 
