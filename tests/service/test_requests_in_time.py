@@ -104,8 +104,7 @@ def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
             if firsts[-1].done():  # before it was seen: this process had no core meanwhile
                 firsts[-1].result()
                 firsts.append(pool.submit(_infer, server.address, "slow", x))
-            rows = server.metric("braid_queue_depth_rows", model="slow")
-            return rows > 0 and not waiting()
+            return server.metric("braid_queue_depth_rows", model="slow") > 0 == waiting()
 
         until(has_begun)
         tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=one.shape, data=one.tobytes())
