@@ -226,7 +226,7 @@ def _gathered(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | No
 _REPEATING = frozenset(
     {
         *(f"aten.{name}" for name in ("add", "sub", "mul", "div", "maximum", "minimum")),
-        *(f"aten.{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge", "where")),
+        *(f"aten.{name}" for name in ("eq", "lt", "le", "gt", "ge", "where")),
     }
 )
 """Kinds that repeat their operands by themselves."""

@@ -9,9 +9,9 @@ from braid.core.tensor import DTYPE_BYTES
 from braid.engine.passes.body import Weights
 
 _FIXED: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys((f"aten.{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge")), ("BOOL",)),
+    **dict.fromkeys((f"aten.{name}" for name in ("eq", "lt", "le", "gt", "ge")), ("BOOL",)),
     **dict.fromkeys((f"aten.logical_{name}" for name in ("and", "or", "xor", "not")), ("BOOL",)),
-    **dict.fromkeys(("aten.any", "aten.isnan", "braid.isinf"), ("BOOL",)),
+    **dict.fromkeys(("aten.isnan", "braid.isinf"), ("BOOL",)),
     **dict.fromkeys(("braid.shape", "braid.size", "braid.nonzero"), ("INT64",)),
     **dict.fromkeys(("braid.argmax", "braid.argmin"), ("INT64",)),
     **dict.fromkeys(("braid.matmul_integer", "braid.convolution_integer"), ("INT32",)),

@@ -145,12 +145,6 @@ def _term(term: str, rank: int) -> list[Label]:
     return [*before, *range(len(before) + len(after) - rank if dots else 0, 0), *after]
 
 
-def _scaled_attention(site: Site) -> Labelled:
-    rank = site.ranks[0]
-    kept = [*range(rank - 2), None, None]
-    return [[*_broadcast(r, rank)][: r - 2] for r in site.ranks], [kept]
-
-
 def _attention(site: Site) -> Labelled:
     """Queries, keys, values, mask, cache and lengths have the batch as their dimension 0."""
     mask = site.ranks[3] if len(site.ranks) > 3 else 4
@@ -369,23 +363,23 @@ def _quantise(site: Site) -> Labelled:
 _ELEMENTWISE = frozenset(
     f"aten.{name}"
     for name in (
-        *("add", "sub", "mul", "div", "where", "remainder", "fmod", "maximum", "minimum", "atan2"),
-        *("eq", "ne", "lt", "le", "gt", "ge", "isnan", "clamp"),
+        *("add", "sub", "mul", "div", "where", "remainder", "fmod", "maximum", "minimum"),
+        *("eq", "lt", "le", "gt", "ge", "isnan", "clamp"),
         *("logical_and", "logical_or", "logical_xor", "logical_not"),
         *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
         *("bitwise_left_shift", "bitwise_right_shift"),
     )
 ) | {f"braid.{name}" for name in (
     *("pow", "prelu", "cast", "bit_cast", "identity", "isinf", "weighted_sum"),
-    *("full_like", "expand", "expand_as"),
+    *("full_like", "expand"),
 )}  # fmt: skip
 
 _LEADING = (
     *("aten.convolution", "braid.convolution_far", "braid.conv_transpose_to"),
     *("braid.convolution_integer", "braid.quantised_convolution", "braid.pad_same"),
-    *("braid.max_pool", "braid.avg_pool", "braid.lp_pool", "aten.adaptive_avg_pool"),
-    *("aten.adaptive_max_pool", "braid.global_avg_pool", "braid.global_max_pool"),
-    *("braid.global_lp_pool", "braid.instance_norm", "braid.group_norm", "braid.lrn"),
+    *("braid.max_pool", "braid.avg_pool", "braid.lp_pool", "braid.global_avg_pool"),
+    *("braid.global_max_pool", "braid.global_lp_pool"),
+    *("braid.instance_norm", "braid.group_norm", "braid.lrn"),
     *("braid.depth_to_space", "braid.space_to_depth", "braid.col2im", "aten.affine_grid"),
     *("braid.stft",),
 )
@@ -420,7 +414,6 @@ _LABELLINGS: Mapping[str, Labelling] = {
     "aten.einsum": _einsum,
     "aten.grid_sample": leading(1),
     "aten.permute": _permute,
-    "aten.scaled_dot_product_attention": _scaled_attention,
     "braid.attention": _attention,
     "braid.convolution_add": leading(3),
     "braid.deformable_convolution": leading(2, 4),
@@ -447,9 +440,9 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(
         ("braid.flatten", "braid.reshape", "braid.squeeze", "braid.unsqueeze"), _reshape
     ),
-    **dict.fromkeys(("aten.embedding", "braid.gather"), _gather),
     "aten.cat": _cat,
     "braid.cast_like": _cast_like,
+    "braid.gather": _gather,
     "braid.gather_nd": _gather_nd,
     "braid.scatter_nd": _scatter_nd,
 }

@@ -148,13 +148,6 @@ def _masked(scores: Tensor, mask: Tensor | None, hidden: Tensor | None) -> Tenso
     return scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
 
 
-@operator("aten.scaled_dot_product_attention")
-def scaled_dot_product_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool, scale: float
-) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
-
-
 ATTENTION = "braid.attention_on_views"  # kind of ``attention_on_views``
 
 

@@ -55,10 +55,8 @@ def instance_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor
 
 
 @operator("braid.group_norm")
-def group_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, by_group: bool = False
-) -> Tensor:
-    """Takes weight and bias of any shape; only older artefacts state ``by_group``."""
+def group_norm(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
+    """Takes weight and bias of any shape."""
     weight, bias = (by_channel(t, x.shape[1]) for t in (weight, bias))
     return torch.group_norm(x, groups, weight, bias, eps)
 

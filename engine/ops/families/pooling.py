@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -260,22 +260,6 @@ def global_avg_pool(x: Tensor) -> Tensor:
 @operator("braid.global_max_pool")
 def global_max_pool(x: Tensor) -> Tensor:
     return x.amax(list(range(2, x.dim())), keepdim=True)
-
-
-_ADAPTIVE: dict[str, tuple[Callable[..., Tensor], ...]] = {
-    "avg": (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
-    "max": (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d),
-}
-
-
-@operator("aten.adaptive_avg_pool")
-def adaptive_avg_pool(x: Tensor, size: Ints) -> Tensor:
-    return _ADAPTIVE["avg"][len(size) - 1](x, list(size))
-
-
-@operator("aten.adaptive_max_pool")
-def adaptive_max_pool(x: Tensor, size: Ints) -> Tensor:
-    return _ADAPTIVE["max"][len(size) - 1](x, list(size))
 
 
 @operator("braid.global_lp_pool")
