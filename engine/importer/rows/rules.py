@@ -20,6 +20,7 @@ from math import prod
 from braid.engine.importer.rows.facts import SAME, Fact, Places, Rows, RowsMeet, Shape, Site
 from braid.engine.ops.families.shape import normal_axis, sliced_positions
 from braid.engine.ops.kinds import OPS
+from braid.engine.passes.spelling import axis_names
 
 Label = int | str | None
 Labels = Sequence[Label]
@@ -132,17 +133,11 @@ def _linear(site: Site) -> Labelled:
 
 
 def _einsum(site: Site) -> Labelled:
-    given, arrow, result = site.attributes["equation"].replace(" ", "").partition("->")
-    terms = [_term(term, rank) for term, rank in zip(given.split(","), site.ranks, strict=True)]
-    if not arrow or any(len(set(term)) < len(term) for term in terms):
+    shapes = [*site.shapes[0], site.results[0][0]]
+    names = axis_names(site.attributes["equation"], shapes)
+    if names is None:
         raise RowsMeet("is an einsum of an unusual form")
-    return terms, [_term(result, site.result_ranks[0])]
-
-
-def _term(term: str, rank: int) -> list[Label]:
-    """Labels of one term of an equation; those of an ellipsis count from its end."""
-    before, dots, after = term.partition("...")
-    return [*before, *range(len(before) + len(after) - rank if dots else 0, 0), *after]
+    return names[:-1], names[-1:]
 
 
 def _attention(site: Site) -> Labelled:

@@ -53,6 +53,14 @@ def _counted_from_front(indices: Tensor, extent: int) -> Tensor:
     return torch.where(indices < 0, indices + extent, indices)
 
 
+def flat_places(tuples: Tensor, extents: Ints) -> Tensor:
+    """Positions in axes of these extents, flattened, of the index tuples in the last axis."""
+    flat = torch.zeros(tuples.shape[:-1], dtype=torch.int64, device=tuples.device)
+    for axis, extent in enumerate(extents):
+        flat = flat * extent + _counted_from_front(tuples[..., axis], extent)
+    return flat
+
+
 @operator("braid.gather", values=along_axis, fails=True)
 def gather(x: Tensor, indices: Tensor, axis: int = 0, wrap: bool = True) -> Tensor:
     """The axis is replaced by the axes of ``indices``; ``wrap`` allows negative ones."""
@@ -109,11 +117,8 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "no
     depth = indices.shape[-1]
     extents = x.shape[:depth]
     check_shape("updates", updates, indices.shape[:-1] + x.shape[depth:])
-    flat = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
-    for i, extent in enumerate(extents):
-        flat = flat * extent + _counted_from_front(indices[..., i], extent)
     rows = x.reshape([extents.numel(), -1])
-    places = flat.reshape(-1, 1).expand(-1, rows.shape[1])
+    places = flat_places(indices, extents).reshape(-1, 1).expand(-1, rows.shape[1])
     values = updates.reshape(places.shape)
     if reduction == "none":
         return rows.scatter(0, places, values).reshape(x.shape)
