@@ -41,8 +41,7 @@ _POINTWISE = frozenset(
     }
 )
 _NARROW = _POINTWISE | {
-    *("aten.convolution", "braid.convolution_add", "braid.convolution_far"),
-    "braid.conv_transpose_to",
+    *("aten.convolution", "braid.convolution_add", "braid.conv_transpose_to"),
     *("aten.linear", "braid.linear_add", "aten.matmul"),
     *("braid.attention", ATTENTION, "aten.softmax"),
     ROTATE,

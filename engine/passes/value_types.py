@@ -15,7 +15,7 @@ _FIXED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("braid.shape", "braid.size", "braid.nonzero"), ("INT64",)),
     **dict.fromkeys(("braid.argmax", "braid.argmin"), ("INT64",)),
     **dict.fromkeys(("braid.matmul_integer", "braid.convolution_integer"), ("INT32",)),
-    **dict.fromkeys(("braid.topk", "braid.max_pool_with_indices"), ("", "INT64")),
+    "braid.topk": ("", "INT64"),
 }
 """Types of the outputs of kinds that do not follow an operand; empty: this output does."""
 

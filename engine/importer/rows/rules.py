@@ -145,26 +145,14 @@ def _attention(site: Site) -> Labelled:
     mask = site.ranks[3] if len(site.ranks) > 3 else 4
     if mask != 4 and isinstance(site.facts[3], Rows):
         raise RowsMeet("has a mask whose first dimension is not the batch")
-    return _same_first(site)
-
-
-def _same_first(site: Site) -> Labelled:
     return [[ROWS]] * len(site.ranks), [[ROWS]] * len(site.result_ranks)
 
 
-def _recurrent(lengths: int, states: Sequence[int]) -> Labelling:
-    def labelling(site: Site) -> Labelled:
-        first = bool(site.attributes.get("batch_first"))
-        operands: list[Labels] = [()] * len(site.ranks)
-        operands[0] = [ROWS, None, None] if first else [None, ROWS, None]
-        for place in (lengths, *states):
-            if place < len(operands):
-                operands[place] = [ROWS] if first or place == lengths else [None, ROWS]
-        results: list[Labels] = [[ROWS] if first else [None, None, ROWS]]
-        results += [[ROWS] if first else [None, ROWS]] * 2
-        return operands, results[: len(site.result_ranks)]
-
-    return labelling
+def _recurrent(site: Site) -> Labelled:
+    first = bool(site.attributes.get("batch_first"))
+    x: Labels = [ROWS] if first else [None, ROWS]
+    y: Labels = [ROWS] if first else [None, None, ROWS]
+    return [x, [], x, x], [y, x, x][: len(site.result_ranks)]
 
 
 def _permute(site: Site) -> Labelled:
@@ -370,13 +358,11 @@ _ELEMENTWISE = frozenset(
 )}  # fmt: skip
 
 _LEADING = (
-    *("aten.convolution", "braid.convolution_far", "braid.conv_transpose_to"),
-    *("braid.convolution_integer", "braid.quantised_convolution", "braid.pad_same"),
-    *("braid.max_pool", "braid.avg_pool", "braid.lp_pool", "braid.global_avg_pool"),
-    *("braid.global_max_pool", "braid.global_lp_pool"),
-    *("braid.instance_norm", "braid.group_norm", "braid.lrn"),
-    *("braid.depth_to_space", "braid.space_to_depth", "braid.col2im", "aten.affine_grid"),
-    *("braid.stft",),
+    *("aten.convolution", "braid.conv_transpose_to", "braid.convolution_integer"),
+    *("braid.quantised_convolution", "braid.pad_same"),
+    *("braid.max_pool", "braid.avg_pool", "braid.global_avg_pool"),
+    *("braid.global_max_pool", "braid.instance_norm", "braid.group_norm", "braid.lrn"),
+    *("braid.depth_to_space", "braid.space_to_depth", "braid.col2im", "braid.stft"),
 )
 
 _FOLDS = (
@@ -402,8 +388,6 @@ _LABELLINGS: Mapping[str, Labelling] = {
     ),
     **dict.fromkeys(("aten.matmul", "braid.matmul_integer"), _matmul),
     **dict.fromkeys(("aten.linear", "braid.linear_add"), _linear),
-    **dict.fromkeys(("aten.det", "braid.trilu"), along(-2, -1)),
-    **dict.fromkeys(("braid.rotary_embedding", "braid.cache_update"), _same_first),
     **dict.fromkeys(("braid.quantise", "braid.dequantise"), _quantise),
     "aten.batch_norm": along(1),
     "aten.einsum": _einsum,
@@ -411,23 +395,19 @@ _LABELLINGS: Mapping[str, Labelling] = {
     "aten.permute": _permute,
     "braid.attention": _attention,
     "braid.convolution_add": leading(3),
-    "braid.deformable_convolution": leading(2, 4),
     "braid.dft": over("axis", -2),
     "braid.gather_elements": _gather_elements,
-    # Its second result counts elements of all rows, and has no labels.
-    "braid.max_pool_with_indices": lambda site: ([[ROWS]], [[ROWS]]),
-    "braid.mean_variance_normalise": over("axes"),
     "braid.one_hot": _one_hot,
     "braid.pad": _pad,
     "braid.quantised_matmul": lambda site: _matmul(site, 0, 3),
-    "braid.recurrent": _recurrent(1, (2, 3)),
-    "braid.recurrent_steps": _recurrent(4, (5, 6)),
+    "braid.recurrent": _recurrent,
     "braid.resize": _resize,
     "braid.reverse_sequence": _reverse_sequence,
     "braid.scatter_elements": _scatter_elements,
     "braid.slice": _slice,
     "braid.split": over("axis", 0),
     "braid.tile": _tile,
+    "braid.trilu": along(-2, -1),
 }
 
 RULES: Mapping[str, Rule] = {

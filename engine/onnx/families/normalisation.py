@@ -64,12 +64,6 @@ def lrn(node: OnnxNode, to: Builder) -> None:
     )
 
 
-@lowers("MeanVarianceNormalization", 9, 13)
-def mean_variance_normalization(node: OnnxNode, to: Builder) -> None:
-    axes = node.integers("axes") or [0, 2, 3]
-    to.emit("braid.mean_variance_normalise", [node.operand(0)], node.output, axes=axes)
-
-
 @lowers("Softmax", 1, 13)
 def softmax(node: OnnxNode, to: Builder) -> None:
     """Softmax along an axis; before opset 13, over everything from the axis on."""

@@ -75,10 +75,3 @@ def lrn(x: Tensor, size: int, alpha: float, beta: float, bias: float) -> Tensor:
     padded = F.pad(squares, [0, 0, before, after])
     mean = F.avg_pool2d(padded, (size, 1), stride=1).reshape(x.shape)
     return x / torch.pow(bias + alpha * mean, beta)
-
-
-@operator("braid.mean_variance_normalise")
-def mean_variance_normalise(x: Tensor, axes: list[int]) -> Tensor:
-    mean = x.mean(axes, keepdim=True)
-    deviation = torch.sqrt((x * x).mean(axes, keepdim=True) - mean * mean)
-    return (x - mean) / (deviation + 1e-9)
