@@ -11,18 +11,12 @@ import torch
 from hypothesis import reject
 
 from braid.core.errors import BraidError
-from braid.core.plan import sequential_plan
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.importer.verification.compare import relative_error
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
-from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
-from braid.engine.passes.specialise import specialise
-from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import answered
 
 TOLERANCE = 2e-4
 _NUDGE = 1e-6  # relative; what moves outputs further than this hides no error
@@ -103,8 +97,5 @@ def _through_braid(
 ) -> Mapping[str, torch.Tensor]:
     template, weights = run_passes(*lower(prepare(model)))
     tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
-    specs = {name: spec_of(tensor) for name, tensor in tensors.items()}
-    program = bind_on_cpu(*specialise(template, weights, specs), PackedWeights(), executor.threads)
-    plan = LanePlan(lay_out(program, sequential_plan(len(program.units)), executor.threads))
     with torch.inference_mode():
-        return executor.run(program, plan, tensors)
+        return answered(template, weights, tensors, executor)

@@ -422,7 +422,7 @@ def recurrent(d: Draft) -> bool:
         d.weight(directions, gates * hidden, hidden),
         *([d.weight(directions, 2 * gates * hidden)] if d.one_of(True, False) else []),
     ]
-    more = {"linear_before_reset": d.integer(0, 1)} if op_type == "GRU" else {}
+    more = {"linear_before_reset": 1} if op_type == "GRU" else {}
     return d.emit(op_type, operands, hidden_size=hidden, direction=direction, **more)
 
 

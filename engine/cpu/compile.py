@@ -23,7 +23,7 @@ from braid.engine.runtime.yielding import YieldToRequests, no_pause
 _VIEWS = frozenset(
     {
         *("braid.identity", "braid.reshape", "braid.flatten", "braid.squeeze", "braid.unsqueeze"),
-        *("braid.slice", "braid.split", "braid.expand", "braid.expand_as", "braid.pad"),
+        *("braid.slice", "braid.split", "braid.expand", "braid.pad"),
         *("braid.cast", "braid.cast_like", "braid.bit_cast", "braid.depth_to_space"),
         *("aten.permute", "aten.cat", "aten.select"),
     }

@@ -1,4 +1,4 @@
-"""Integer divisions of a model, so that no content ends the process that runs it.
+"""What of a model would let some content end the process that runs it, in a safe form.
 
 ONNX Runtime leaves the least integer divided by -1 to the processor, which ends the process
 (SIGFPE); a divisor of 0 it refuses itself. Whatever is divided by -1 is negated instead, which
@@ -10,6 +10,10 @@ STFT divides by its step and its length without a look at them, so these are mad
 that refuses 0:
 
     STFT(x, step, window, length)  ──>  STFT(x, step + step mod step, window, length + ...)
+
+DeformConv reads memory at a place that is NaN, so such a place is moved out of the image:
+
+    DeformConv(x, w, offset)  ──>  DeformConv(x, w, Where(IsNaN(offset), far, offset))
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner
 from braid.engine.onnx.structure import DEFAULT_DOMAINS, subgraphs
 
 _WIDE = (TensorProto.INT32, TensorProto.INT64)  # of shorter ones, the quotient is made in these
+_OUTSIDE = -6e4  # of any image; FP16 has it
 _MOST_KEPT = 64  # elements of an initialiser that the types of values may depend on
 
 
@@ -43,7 +48,7 @@ def guard_division(model: ModelProto) -> ModelProto:
 
 
 def guarded_bytes(model: bytes) -> bytes:
-    if not any(kind in model for kind in (b"Div", b"STFT")):
+    if not any(kind in model for kind in (b"Div", b"STFT", b"DeformConv")):
         return model
     return bytes(guard_division(onnx.load_model_from_string(model)).SerializeToString())
 
@@ -55,6 +60,8 @@ def _guard(graph: GraphProto, unsafe: _Unsafe) -> None:
             _guard(inner, unsafe)
         if node.op_type == "STFT":
             nodes += _with_steps(node)
+        elif node.op_type == "DeformConv":
+            nodes += _with_places(node)
         else:
             nodes += _guarded(node, unsafe.kind(node)) if unsafe.has(node) else [node]
     kept = GraphProto(node=nodes)
@@ -72,7 +79,7 @@ class _Unsafe:
     def __init__(self, model: ModelProto) -> None:
         graphs = list(_graphs(model.graph))
         kinds = {node.op_type for graph in graphs for node in graph.node}
-        self.may_be = not kinds.isdisjoint(("Div", "STFT"))
+        self.may_be = not kinds.isdisjoint(("DeformConv", "Div", "STFT"))
         self._types = _types(model) if self.may_be else {}
         self._constants = {c.name: c for graph in graphs for c in graph.initializer}
 
@@ -151,3 +158,16 @@ def _with_steps(node: NodeProto) -> list[NodeProto]:
                 helper.make_node("Add", [given, rest], [guarded.input[place]]),
             ]
     return [*nodes, guarded]
+
+
+def _with_places(node: NodeProto) -> list[NodeProto]:
+    guarded, y, offset = NodeProto(), node.output[0], node.input[2]
+    guarded.CopyFrom(node)
+    guarded.input[2] = f"{y}/offset"
+    return [
+        helper.make_node("Constant", [], [f"{y}/number"], value_float=_OUTSIDE),
+        helper.make_node("CastLike", [f"{y}/number", offset], [f"{y}/outside"]),
+        helper.make_node("IsNaN", [offset], [f"{y}/is_none"]),
+        helper.make_node("Where", [f"{y}/is_none", f"{y}/outside", offset], [f"{y}/offset"]),
+        guarded,
+    ]

@@ -74,11 +74,19 @@ def lowers_to(
     """Enter an operator that becomes one operator of ``kind`` with the same operands.
 
     ``first`` and ``last`` since-versions are included; ``operands`` may not be absent. ``numbers``:
-    attribute of the kind -> ONNX float attribute and its default value.
+    attribute of the kind -> ONNX attribute and its default, whose type says what is read.
     """
 
     @lowers(op_type, first, last)
     def one_to_one(node: OnnxNode, to: Builder) -> None:
-        given = {name: node.real(*source) for name, source in numbers.items()}
+        given = {name: _number(node, *source) for name, source in numbers.items()}
         values = [node.operand(i) for i in range(operands)]
         to.emit(kind, values, node.output, None, **given)
+
+
+def _number(node: OnnxNode, attribute: str, default: float) -> float:
+    if isinstance(default, bool):
+        return node.flag(attribute, default)
+    if isinstance(default, int):
+        return node.integer(attribute, default)
+    return node.real(attribute, default)

@@ -15,8 +15,9 @@ from braid.engine.runtime.memory import raise_out_of_memory
 MAX_EXPANSIONS = 4  # a function of ONNX's own may be defined by others
 
 EXPANDED = (
-    *("CausalConvWithState", "CenterCropPad", "DynamicQuantizeLinear"),
-    *("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "SwiGLU"),
+    *("BlackmanWindow", "CausalConvWithState", "CenterCropPad", "DynamicQuantizeLinear"),
+    *("HammingWindow", "HannWindow", "MeanVarianceNormalization"),
+    *("NegativeLogLikelihoodLoss", "RotaryEmbedding", "SoftmaxCrossEntropyLoss", "SwiGLU"),
 )
 """Operators lowered as the functions that ONNX defines them as."""
 

@@ -137,6 +137,7 @@ ADDRESSES = {
     "ScatterElements": (1,),
     "ScatterND": (1,),
     "Slice": (1, 2, 3, 4),
+    "TensorScatter": (2,),
     "Tile": (1,),
     "TopK": (1,),
 }

@@ -20,6 +20,7 @@ from torch import Tensor
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.engine.ops.evaluation import attempt, meta_like
+from braid.engine.ops.families.indexing import flat_places
 from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.passes.body import Body, Weights, everywhere
@@ -212,11 +213,8 @@ def _gathered(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | No
         return None
     depth = indices.shape[-1]
     extents = [int(extent) for extent in graph.spec(op.inputs[0]).shape[:depth]]
-    places = torch.zeros(indices.shape[:-1], dtype=torch.int64)
-    for axis, extent in enumerate(extents):
-        index = indices[..., axis]
-        places = places * extent + torch.where(index < 0, index + extent, index)
-    if not torch.equal(places.flatten(), torch.arange(math.prod(extents))):
+    places = flat_places(indices, extents).flatten()
+    if not torch.equal(places, torch.arange(math.prod(extents))):
         return None
     shape: list[Literal] = [int(extent) for extent in graph.spec(op.outputs[0]).shape]
     attributes: Mapping[str, Literal] = {"shape": shape, "allow_zero": True}
@@ -226,7 +224,7 @@ def _gathered(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | No
 _REPEATING = frozenset(
     {
         *(f"aten.{name}" for name in ("add", "sub", "mul", "div", "maximum", "minimum")),
-        *(f"aten.{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge", "where")),
+        *(f"aten.{name}" for name in ("eq", "lt", "le", "gt", "ge", "where")),
     }
 )
 """Kinds that repeat their operands by themselves."""

@@ -45,7 +45,7 @@ from braid.engine.passes.matching import Upstream, rewrite, rewrite_static
 _LINEAR = "aten.linear"
 _ROOTS = frozenset(
     {
-        *("aten.convolution", "braid.convolution_far", "braid.conv_transpose_to"),
+        *("aten.convolution", "braid.conv_transpose_to"),
         *(_LINEAR, "aten.matmul"),
         *("aten.add", "aten.sub", "aten.mul", "aten.div", "aten.maximum", "aten.minimum"),
         *("aten.batch_norm", "aten.layer_norm", "braid.instance_norm", "braid.group_norm"),

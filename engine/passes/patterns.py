@@ -146,7 +146,7 @@ def _mean(operand: Pattern) -> Pattern:
 
 def _normalised(d: Pattern) -> Pattern:
     """d / sqrt(mean(d^2) + eps)."""
-    square = either(Op("braid.pow", _D, value=2), Op("aten.mul", _D, _D), Op("aten.square", _D))
+    square = either(Op("braid.pow", _D, value=2), Op("aten.mul", _D, _D))
     variance = Op("aten.add", _mean(square), number(lambda _: True, "eps"))
     return either(
         Op("aten.mul", d, Op("aten.rsqrt", variance)), Op("aten.div", d, Op("aten.sqrt", variance))

@@ -36,19 +36,18 @@ WIDE = "FP32"
 _POINTWISE = frozenset(
     {
         *("aten.relu", "aten.sigmoid", "aten.tanh", "aten.silu", "aten.gelu", "aten.hardswish"),
-        *("aten.leaky_relu", "aten.elu", "aten.celu", "aten.mish", "aten.hardtanh", "aten.clamp"),
+        *("aten.leaky_relu", "aten.elu", "aten.celu", "aten.mish", "aten.clamp"),
         *("aten.abs", "aten.neg", "aten.erf", "braid.hardsigmoid", "braid.affine", "braid.selu"),
     }
 )
 _NARROW = _POINTWISE | {
-    *("aten.convolution", "braid.convolution_add", "braid.convolution_far"),
-    "braid.conv_transpose_to",
+    *("aten.convolution", "braid.convolution_add", "braid.conv_transpose_to"),
     *("aten.linear", "braid.linear_add", "aten.matmul"),
-    *("aten.scaled_dot_product_attention", "braid.attention", ATTENTION, "aten.softmax"),
+    *("braid.attention", ATTENTION, "aten.softmax"),
     ROTATE,
     *("aten.add", "aten.sub", "aten.mul", "aten.div", "aten.maximum", "aten.minimum"),
-    *(WEIGHTED_SUM, "aten.where", "braid.prelu", "aten.cat", "braid.pad", "aten.embedding"),
-    *("braid.max_pool", "braid.avg_pool", "aten.adaptive_avg_pool", "aten.mean"),
+    *(WEIGHTED_SUM, "aten.where", "braid.prelu", "aten.cat", "braid.pad"),
+    *("braid.max_pool", "braid.avg_pool", "aten.mean"),
     *("braid.global_avg_pool", "braid.global_max_pool"),
     *("aten.batch_norm", "aten.layer_norm", "braid.rms_norm"),
     *("braid.group_norm", "braid.instance_norm"),

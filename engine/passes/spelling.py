@@ -20,6 +20,7 @@ from torch import Tensor
 
 from braid.core.attributes import whole, wholes
 from braid.core.graph import Literal, Operator
+from braid.engine.ops.families.indexing import flat_places
 from braid.engine.ops.families.resize import ResizeOptions
 from braid.engine.ops.families.shape import source_positions
 from braid.engine.ops.kinds import EPILOGUE
@@ -83,7 +84,7 @@ def spelled(
 
 def _einsum(to: Spelling, _: Known) -> str | None:
     """A product of two operands without sums of one alone: of matrices, behind all else."""
-    labels = _labels(str(to.op.attributes["equation"]), to.shapes)
+    labels = axis_names(str(to.op.attributes["equation"]), to.shapes)
     if labels is None or len(labels) != 3:
         return None
     left, right, result = labels
@@ -108,7 +109,7 @@ def _einsum(to: Spelling, _: Known) -> str | None:
     return to.permuted(whole, [made.index(name) for name in result])
 
 
-def _labels(equation: str, shapes: Sequence[Sequence[int]]) -> list[list[str]] | None:
+def axis_names(equation: str, shapes: Sequence[Sequence[int]]) -> list[list[str]] | None:
     """Names of the axes of each operand and of the result; None where one occurs twice in one."""
     before, arrow, after = equation.replace(" ", "").partition("->")
     parts = [*before.split(","), after]
@@ -202,12 +203,10 @@ def _scatter(to: Spelling, known: Known) -> str | None:
     depth = indices.shape[-1]
     extents, rest = to.shapes[0][:depth], to.shapes[0][depth:]
     slices, inner = math.prod(extents), math.prod(rest)
-    flat = torch.zeros(indices.shape[:-1], dtype=torch.int64)
-    for axis, extent in enumerate(extents):
-        index = indices[..., axis].long()
-        if bool(((index < -extent) | (index >= extent)).any()):
-            return None  # is refused when it runs
-        flat = flat * extent + torch.where(index < 0, index + extent, index)
+    ends = torch.tensor(extents)
+    if bool(((indices < -ends) | (indices >= ends)).any()):
+        return None  # is refused when it runs
+    flat = flat_places(indices, extents)
     if not slices or not inner or len(flat.unique()) < flat.numel() or not flat.numel():
         return None
     sources = torch.arange(slices)

@@ -9,13 +9,13 @@ from braid.core.tensor import DTYPE_BYTES
 from braid.engine.passes.body import Weights
 
 _FIXED: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys((f"aten.{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge")), ("BOOL",)),
+    **dict.fromkeys((f"aten.{name}" for name in ("eq", "lt", "le", "gt", "ge")), ("BOOL",)),
     **dict.fromkeys((f"aten.logical_{name}" for name in ("and", "or", "xor", "not")), ("BOOL",)),
-    **dict.fromkeys(("aten.any", "aten.isnan", "braid.isinf"), ("BOOL",)),
+    **dict.fromkeys(("aten.isnan", "braid.isinf"), ("BOOL",)),
     **dict.fromkeys(("braid.shape", "braid.size", "braid.nonzero"), ("INT64",)),
     **dict.fromkeys(("braid.argmax", "braid.argmin"), ("INT64",)),
     **dict.fromkeys(("braid.matmul_integer", "braid.convolution_integer"), ("INT32",)),
-    **dict.fromkeys(("braid.topk", "braid.max_pool_with_indices"), ("", "INT64")),
+    "braid.topk": ("", "INT64"),
 }
 """Types of the outputs of kinds that do not follow an operand; empty: this output does."""
 

@@ -28,7 +28,7 @@ NARROW = (*HALF.values(),)
 _CAST, _IDENTITY = "braid.cast", "braid.identity"
 _DISCRETE = frozenset(
     {
-        *("aten.eq", "aten.ne", "aten.lt", "aten.le", "aten.gt", "aten.ge", "aten.sign"),
+        *("aten.eq", "aten.lt", "aten.le", "aten.gt", "aten.ge", "aten.sign"),
         *("aten.floor", "aten.ceil", "aten.round", "aten.remainder", "aten.fmod"),
         *("braid.argmax", "braid.argmin", "braid.topk", "braid.nonzero", "braid.bit_cast"),
     }

@@ -26,7 +26,7 @@ _SAME_PLACES = frozenset({"braid.identity", "braid.cast"})
 
 _SAME_ELEMENTS = _SAME_PLACES | {
     *("braid.reshape", "braid.flatten", "braid.squeeze", "braid.unsqueeze"),
-    *("braid.expand", "braid.expand_as", "aten.permute"),
+    *("braid.expand", "aten.permute"),
 }
 """Kinds whose output holds all elements of their first operand, and no others."""
 

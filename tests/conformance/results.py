@@ -17,7 +17,8 @@ KEPT = ROOT / "docs/onnx-backend.json"
 class Verdict(StrEnum):
     """How a case ended."""
 
-    PASSED = "passed"
+    PASSED = "passed"  # on the kinds of the table
+    WHOLE = "whole"  # passed, run whole by ONNX Runtime; the reason is against the table
     WRONG = "wrong"  # silently: other numbers than onnx expects
     REFUSED = "refused"  # at import or specialisation, with a reason
     FAILED = "failed"  # while running, or the process died or hung

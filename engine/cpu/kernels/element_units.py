@@ -55,7 +55,6 @@ OPERATIONS: Mapping[str, tuple[int, frozenset[torch.dtype], bool]] = {
     "aten.logical_or": (_OR, _COMPARED, False),
     "aten.logical_xor": (_XOR, _COMPARED, False),
     "aten.eq": (6, _COMPARED, False),
-    "aten.ne": (7, _COMPARED, False),
     "aten.lt": (8, _COMPARED, False),
     "aten.le": (9, _COMPARED, False),
     "aten.gt": (8, _COMPARED, True),
@@ -69,7 +68,7 @@ OPERATIONS: Mapping[str, tuple[int, frozenset[torch.dtype], bool]] = {
 }
 """Kind -> its code in elements.c, types of its operands, and whether these change places."""
 
-PICKS = ("braid.gather", "braid.gather_elements", "braid.gather_nd", "aten.embedding")
+PICKS = ("braid.gather", "braid.gather_elements", "braid.gather_nd")
 
 OF_INTEGERS = frozenset({"truncate"})  # attributes that mean nothing for other numbers
 
@@ -290,7 +289,7 @@ def _gather(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel
         return None
     if not all(binding.lies_dense(name) for name in (indices, result)):
         return None
-    wraps = unit.kind != "aten.embedding" and bool(unit.attributes.get("wrap", True))
+    wraps = bool(unit.attributes.get("wrap", True))
     axis = normal_axis(whole(unit.attributes.get("axis", 0)), len(shape))
     extents, inner, width = [shape[axis]], 1, math.prod(shape[axis + 1 :]) * dtype.itemsize
     count, is_each = math.prod(places), unit.kind == "braid.gather_elements"

@@ -58,7 +58,6 @@ _POST_OPS: Mapping[str, Reader] = {
     "braid.hardsigmoid": _numbers("hardsigmoid", "alpha", "beta"),
     "braid.affine": _numbers("linear", "scale", "shift"),
     "aten.neg": _plain("linear", -1.0),
-    "aten.square": _plain("square"),
     "aten.abs": _plain("abs"),
     "aten.sqrt": _plain("sqrt"),
     "aten.exp": _plain("exp"),

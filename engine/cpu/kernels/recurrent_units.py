@@ -49,12 +49,12 @@ class _Recurrent(ctypes.Structure):
 
 
 def recurrent(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of a layer whose weights are constants; None where sequences have lengths."""
+    """Kernel of a layer whose weights are constants."""
     native, how = find_native(), RecurrentOptions(**unit.attributes)  # type: ignore[arg-type]
-    data, lengths, *rest = unit.inputs
+    data, _, *rest = unit.inputs
     count = 2 if how.layer == "lstm" else 1
     starts, names = rest[:count], rest[2:]
-    if native is None or how.layer not in _LAYERS or lengths or steps:
+    if native is None or how.layer not in _LAYERS or steps:
         return None
     if binding.library.dtype != torch.float32 or not all(map(binding.is_plain, unit.outputs)):
         return None

@@ -39,8 +39,8 @@ _PLAIN = frozenset(
         *("aten.add", "aten.sub", "aten.mul", "aten.div", "aten.maximum", "aten.minimum"),
         *("aten.relu", "aten.sigmoid", "aten.tanh", "aten.silu", "aten.exp", "aten.sqrt"),
         *("aten.matmul", "aten.cat", "aten.permute"),
-        *("aten.softmax", "aten.layer_norm", "aten.embedding", "aten.mean", "aten.sum"),
-        *("aten.scaled_dot_product_attention", "aten.batch_norm", "aten.select"),
+        *("aten.softmax", "aten.layer_norm", "aten.mean", "aten.sum"),
+        *("aten.batch_norm", "aten.select"),
     }
 )
 """Kinds that are one kernel already: nothing to fuse, unless there is an epilogue."""
@@ -48,8 +48,8 @@ _PLAIN = frozenset(
 _VIEWS = frozenset(
     {
         *("braid.reshape", "braid.flatten", "braid.squeeze", "braid.unsqueeze", "braid.slice"),
-        *("braid.split", "braid.expand", "braid.identity", "braid.cast", "braid.expand_as"),
-        *("braid.max_pool", "braid.avg_pool", "aten.adaptive_avg_pool", "braid.global_avg_pool"),
+        *("braid.split", "braid.expand", "braid.identity", "braid.cast"),
+        *("braid.max_pool", "braid.avg_pool", "braid.global_avg_pool"),
     }
 )
 """Views, and pooling of images, where torch's kernels are at par."""

@@ -20,6 +20,7 @@ from math import prod
 from braid.engine.importer.rows.facts import SAME, Fact, Places, Rows, RowsMeet, Shape, Site
 from braid.engine.ops.families.shape import normal_axis, sliced_positions
 from braid.engine.ops.kinds import OPS
+from braid.engine.passes.spelling import axis_names
 
 Label = int | str | None
 Labels = Sequence[Label]
@@ -132,23 +133,11 @@ def _linear(site: Site) -> Labelled:
 
 
 def _einsum(site: Site) -> Labelled:
-    given, arrow, result = site.attributes["equation"].replace(" ", "").partition("->")
-    terms = [_term(term, rank) for term, rank in zip(given.split(","), site.ranks, strict=True)]
-    if not arrow or any(len(set(term)) < len(term) for term in terms):
+    shapes = [*site.shapes[0], site.results[0][0]]
+    names = axis_names(site.attributes["equation"], shapes)
+    if names is None:
         raise RowsMeet("is an einsum of an unusual form")
-    return terms, [_term(result, site.result_ranks[0])]
-
-
-def _term(term: str, rank: int) -> list[Label]:
-    """Labels of one term of an equation; those of an ellipsis count from its end."""
-    before, dots, after = term.partition("...")
-    return [*before, *range(len(before) + len(after) - rank if dots else 0, 0), *after]
-
-
-def _scaled_attention(site: Site) -> Labelled:
-    rank = site.ranks[0]
-    kept = [*range(rank - 2), None, None]
-    return [[*_broadcast(r, rank)][: r - 2] for r in site.ranks], [kept]
+    return names[:-1], names[-1:]
 
 
 def _attention(site: Site) -> Labelled:
@@ -156,26 +145,14 @@ def _attention(site: Site) -> Labelled:
     mask = site.ranks[3] if len(site.ranks) > 3 else 4
     if mask != 4 and isinstance(site.facts[3], Rows):
         raise RowsMeet("has a mask whose first dimension is not the batch")
-    return _same_first(site)
-
-
-def _same_first(site: Site) -> Labelled:
     return [[ROWS]] * len(site.ranks), [[ROWS]] * len(site.result_ranks)
 
 
-def _recurrent(lengths: int, states: Sequence[int]) -> Labelling:
-    def labelling(site: Site) -> Labelled:
-        first = bool(site.attributes.get("batch_first"))
-        operands: list[Labels] = [()] * len(site.ranks)
-        operands[0] = [ROWS, None, None] if first else [None, ROWS, None]
-        for place in (lengths, *states):
-            if place < len(operands):
-                operands[place] = [ROWS] if first or place == lengths else [None, ROWS]
-        results: list[Labels] = [[ROWS] if first else [None, None, ROWS]]
-        results += [[ROWS] if first else [None, ROWS]] * 2
-        return operands, results[: len(site.result_ranks)]
-
-    return labelling
+def _recurrent(site: Site) -> Labelled:
+    first = bool(site.attributes.get("batch_first"))
+    x: Labels = [ROWS] if first else [None, ROWS]
+    y: Labels = [ROWS] if first else [None, None, ROWS]
+    return [x, [], x, x], [y, x, x][: len(site.result_ranks)]
 
 
 def _permute(site: Site) -> Labelled:
@@ -369,25 +346,23 @@ def _quantise(site: Site) -> Labelled:
 _ELEMENTWISE = frozenset(
     f"aten.{name}"
     for name in (
-        *("add", "sub", "mul", "div", "where", "remainder", "fmod", "maximum", "minimum", "atan2"),
-        *("eq", "ne", "lt", "le", "gt", "ge", "isnan", "clamp"),
+        *("add", "sub", "mul", "div", "where", "remainder", "fmod", "maximum", "minimum"),
+        *("eq", "lt", "le", "gt", "ge", "isnan", "clamp"),
         *("logical_and", "logical_or", "logical_xor", "logical_not"),
         *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
         *("bitwise_left_shift", "bitwise_right_shift"),
     )
 ) | {f"braid.{name}" for name in (
     *("pow", "prelu", "cast", "bit_cast", "identity", "isinf", "weighted_sum"),
-    *("full_like", "expand", "expand_as"),
+    *("full_like", "expand"),
 )}  # fmt: skip
 
 _LEADING = (
-    *("aten.convolution", "braid.convolution_far", "braid.conv_transpose_to"),
-    *("braid.convolution_integer", "braid.quantised_convolution", "braid.pad_same"),
-    *("braid.max_pool", "braid.avg_pool", "braid.lp_pool", "aten.adaptive_avg_pool"),
-    *("aten.adaptive_max_pool", "braid.global_avg_pool", "braid.global_max_pool"),
-    *("braid.global_lp_pool", "braid.instance_norm", "braid.group_norm", "braid.lrn"),
-    *("braid.depth_to_space", "braid.space_to_depth", "braid.col2im", "aten.affine_grid"),
-    *("braid.stft",),
+    *("aten.convolution", "braid.conv_transpose_to", "braid.convolution_integer"),
+    *("braid.quantised_convolution", "braid.pad_same"),
+    *("braid.max_pool", "braid.avg_pool", "braid.global_avg_pool"),
+    *("braid.global_max_pool", "braid.instance_norm", "braid.group_norm", "braid.lrn"),
+    *("braid.depth_to_space", "braid.space_to_depth", "braid.col2im", "braid.stft"),
 )
 
 _FOLDS = (
@@ -413,33 +388,26 @@ _LABELLINGS: Mapping[str, Labelling] = {
     ),
     **dict.fromkeys(("aten.matmul", "braid.matmul_integer"), _matmul),
     **dict.fromkeys(("aten.linear", "braid.linear_add"), _linear),
-    **dict.fromkeys(("aten.det", "braid.trilu"), along(-2, -1)),
-    **dict.fromkeys(("braid.rotary_embedding", "braid.cache_update"), _same_first),
     **dict.fromkeys(("braid.quantise", "braid.dequantise"), _quantise),
     "aten.batch_norm": along(1),
     "aten.einsum": _einsum,
     "aten.grid_sample": leading(1),
     "aten.permute": _permute,
-    "aten.scaled_dot_product_attention": _scaled_attention,
     "braid.attention": _attention,
     "braid.convolution_add": leading(3),
-    "braid.deformable_convolution": leading(2, 4),
     "braid.dft": over("axis", -2),
     "braid.gather_elements": _gather_elements,
-    # Its second result counts elements of all rows, and has no labels.
-    "braid.max_pool_with_indices": lambda site: ([[ROWS]], [[ROWS]]),
-    "braid.mean_variance_normalise": over("axes"),
     "braid.one_hot": _one_hot,
     "braid.pad": _pad,
     "braid.quantised_matmul": lambda site: _matmul(site, 0, 3),
-    "braid.recurrent": _recurrent(1, (2, 3)),
-    "braid.recurrent_steps": _recurrent(4, (5, 6)),
+    "braid.recurrent": _recurrent,
     "braid.resize": _resize,
     "braid.reverse_sequence": _reverse_sequence,
     "braid.scatter_elements": _scatter_elements,
     "braid.slice": _slice,
     "braid.split": over("axis", 0),
     "braid.tile": _tile,
+    "braid.trilu": along(-2, -1),
 }
 
 RULES: Mapping[str, Rule] = {
@@ -447,9 +415,9 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(
         ("braid.flatten", "braid.reshape", "braid.squeeze", "braid.unsqueeze"), _reshape
     ),
-    **dict.fromkeys(("aten.embedding", "braid.gather"), _gather),
     "aten.cat": _cat,
     "braid.cast_like": _cast_like,
+    "braid.gather": _gather,
     "braid.gather_nd": _gather_nd,
     "braid.scatter_nd": _scatter_nd,
 }

@@ -44,8 +44,10 @@ LEADING: Mapping[tuple[str, str], tuple[int, ...]] = {
             "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor",
         ),
         (_ML, tuple(range(64)), "FeatureVectorizer"),
-        ("", (0,), "RegexFullMatch TfIdfVectorizer"),
+        ("", (0,), "AveragePool Conv Det GlobalLpPool LpPool RegexFullMatch TfIdfVectorizer"),
         ("", (0, 1), "StringConcat"),
+        ("", (0, 1, 2), "TensorScatter"),
+        ("", (0, 2, 4), "DeformConv"),
         (
             _CONTRIB,
             (0,),
@@ -67,7 +69,7 @@ LEADING: Mapping[tuple[str, str], tuple[int, ...]] = {
 
 _BY_ELEMENT = (
     *("Binarizer", "CategoryMapper", "LabelEncoder", "RegexFullMatch", "StringConcat"),
-    *("Gelu", "FastGelu", "QuickGelu"),
+    *("Gelu", "FastGelu", "QuickGelu", "TensorScatter"),
 )
 _ELEMENT_TYPES = {name: number for number, name in DTYPES.items()} | {BYTES: TensorProto.STRING}
 
@@ -231,6 +233,17 @@ class _Nodes:
         behind = math.prod(int(extent) for extent in shape[fact.axis + 1 :])
         return self._as_shown(node.output[:1], [Rows(1, before * fact.outer, fact.inner * behind)])
 
+    def _layer(self, node: NodeProto, operands: Mapping[str, _Value]) -> dict[str, Any]:
+        """Values of a recurrent layer that has no lowering."""
+        is_first = any(a.name == "layout" and a.i for a in node.attribute)
+        rows = Rows(0 if is_first else 1)
+        wanted = {0: rows, 4: Rows(0), 5: rows, 6: rows}  # sequences, lengths, first states
+        for place, name in enumerate(node.input):
+            if name in operands and operands[name].fact not in (SAME, wanted.get(place)):
+                raise RowsMeet("combines rows along different dimensions")
+        facts = [Rows(0 if is_first else 2), rows, rows]
+        return self._as_shown(node.output, facts[: len(node.output)])
+
     def _looped(self, node: NodeProto, operands: Mapping[str, _Value]) -> dict[str, Any]:
         """Values of a Loop or Scan whose states keep their rows along one axis."""
         values = [operands.get(n) or self._constant(n) if n else None for n in node.input]
@@ -263,6 +276,7 @@ class _Nodes:
 
 _SPECIAL = {
     (_ML, "ArrayFeatureExtractor"): _Nodes._picked,
+    **{("", kind): _Nodes._layer for kind in ("GRU", "LSTM", "RNN")},
     ("", "Loop"): _Nodes._looped,
     ("", "Scan"): _Nodes._looped,
 }

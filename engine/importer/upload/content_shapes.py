@@ -18,8 +18,13 @@ _BY_CONTENT = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSpli
 
 _SIZES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(
-        ("CenterCropPad", "Expand", "OneHot", "Reshape", "Split", "Tile", "TopK"), (1,)
+        (
+            *("AffineGrid", "CenterCropPad", "Col2Im", "DFT", "Expand", "OneHot", "Reshape"),
+            *("Split", "Tile", "TopK"),
+        ),
+        (1,),
     ),
+    "MaxUnpool": (2,),
     **dict.fromkeys(("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow"), (0,)),
     "Pad": (1, 3),
     "Range": (0, 1, 2),

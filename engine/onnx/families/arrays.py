@@ -13,6 +13,14 @@ from braid.engine.onnx.tensors import dtype_name, to_tensor
 from braid.engine.ops.dtypes import DTYPE_NAMES
 
 lowers_to("braid.size", "Size", 1, 25)
+lowers_to("braid.flatten", "Flatten", 1, 25, axis=("axis", 1))
+lowers_to("braid.gather_elements", "GatherElements", 11, 13, operands=2, axis=("axis", 0))
+lowers_to("braid.gather_nd", "GatherND", 11, 13, operands=2, batch_dims=("batch_dims", 0))
+lowers_to(
+    *("braid.reverse_sequence", "ReverseSequence", 10, 28, 2),
+    batch_axis=("batch_axis", 1),
+    time_axis=("time_axis", 0),
+)
 
 
 @lowers("Constant", 1, 25, "no strings, no sparse tensors")
@@ -84,19 +92,6 @@ def gather(node: OnnxNode, to: Builder) -> None:
     to.emit("braid.gather", [x, indices], node.output, axis=axis, wrap=wrap)
 
 
-@lowers("GatherElements", 11, 13)
-def gather_elements(node: OnnxNode, to: Builder) -> None:
-    operands = [node.operand(0), node.operand(1)]
-    to.emit("braid.gather_elements", operands, node.output, axis=node.integer("axis", 0))
-
-
-@lowers("GatherND", 11, 13)
-def gather_nd(node: OnnxNode, to: Builder) -> None:
-    operands = [node.operand(0), node.operand(1)]
-    batch_dims = node.integer("batch_dims", 0)
-    to.emit("braid.gather_nd", operands, node.output, batch_dims=batch_dims)
-
-
 _REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 
@@ -143,11 +138,6 @@ def reshape(node: OnnxNode, to: Builder) -> None:
     allow_zero = node.flag("allowzero")
     host = {"shape": node.operand(1)}
     to.emit("braid.reshape", [node.operand(0)], node.output, host=host, allow_zero=allow_zero)
-
-
-@lowers("Flatten", 1, 25)
-def flatten(node: OnnxNode, to: Builder) -> None:
-    to.emit("braid.flatten", [node.operand(0)], node.output, axis=node.integer("axis", 1))
 
 
 @lowers("Transpose", 1, 25)
@@ -252,14 +242,3 @@ def trilu(node: OnnxNode, to: Builder) -> None:
     host = {"k": node.maybe(1)}
     upper = node.flag("upper", True)
     to.emit("braid.trilu", [node.operand(0)], node.output, host=host, upper=upper)
-
-
-@lowers("ReverseSequence", 10, 28)
-def reverse_sequence(node: OnnxNode, to: Builder) -> None:
-    to.emit(
-        "braid.reverse_sequence",
-        [node.operand(0), node.operand(1)],
-        node.output,
-        batch_axis=node.integer("batch_axis", 1),
-        time_axis=node.integer("time_axis", 0),
-    )

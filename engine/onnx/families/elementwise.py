@@ -61,6 +61,11 @@ for _kind, _name, _first, _last in (
 ):
     lowers_to(_kind, _name, _first, _last, operands=2)
 lowers_to("aten.where", "Where", 9, 16, operands=3)
+lowers_to(
+    *("braid.isinf", "IsInf", 10, 20),
+    negative=("detect_negative", True),
+    positive=("detect_positive", True),
+)
 
 
 def _enter_variadic(op_type: str, kind: str) -> None:
@@ -198,10 +203,3 @@ def dropout(node: OnnxNode, to: Builder) -> None:
         to.emit("braid.full_like", [x], [node.outputs[1]], value=ones, dtype=dtype)
     if node.wants(0):
         to.alias(node.outputs[0], x)
-
-
-@lowers("IsInf", 10, 20)
-def is_inf(node: OnnxNode, to: Builder) -> None:
-    negative = node.flag("detect_negative", True)
-    positive = node.flag("detect_positive", True)
-    to.emit("braid.isinf", [node.operand(0)], node.output, negative=negative, positive=positive)

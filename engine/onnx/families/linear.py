@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from braid.engine.lowering.builder import (
     Builder,
@@ -12,11 +12,9 @@ from braid.engine.lowering.builder import (
     emit_matmul,
     transposed,
 )
-from braid.engine.onnx.lowering_table import lowers, lowers_to
+from braid.engine.onnx.lowering_table import lowers
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.ops.families.linear import ConvolutionWindow, halves, is_far
-
-lowers_to("aten.det", "Det", 11, 22)
 
 
 @lowers("MatMul", 1, 13, "by a constant matrix it becomes linear")
@@ -129,10 +127,8 @@ def lower_convolution(
         if kernel is None:
             raise UnsupportedUse(f"auto_pad={auto_pad} without a known kernel")
         x, pads = _same_padding(to, x, kernel, window, auto_pad == "SAME_UPPER")
-    if min(map(min, pads), default=0) >= 0 and is_far(pads):
-        before, after = map(list, zip(*pads, strict=True))
-        far = {"before": before, "after": after, **asdict(window)}
-        return to.emit("braid.convolution_far", [x, weight, bias], outputs, **far)
+    if is_far(pads):
+        raise UnsupportedUse(f"pads={pads}")
     if any(before != after or before < 0 for before, after in pads):
         x, pads = _pad_spatial(to, x, pads), [(0, 0)] * rank
     window = replace(window, padding=[before for before, _ in pads])

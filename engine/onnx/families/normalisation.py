@@ -9,6 +9,7 @@ from braid.engine.onnx.node import OnnxNode
 lowers_to(
     *("braid.instance_norm", "InstanceNormalization", 6, 22), operands=3, eps=("epsilon", 1e-5)
 )
+lowers_to("braid.lp_normalise", "LpNormalization", 1, 22, dim=("axis", -1), p=("p", 2))
 
 
 @lowers("BatchNormalization", 7, 15, "at inference, with stored statistics")
@@ -61,18 +62,6 @@ def lrn(node: OnnxNode, to: Builder) -> None:
         beta=node.real("beta", 0.75),
         bias=node.real("bias", 1.0),
     )
-
-
-@lowers("LpNormalization", 1, 22)
-def lp_normalization(node: OnnxNode, to: Builder) -> None:
-    axis, p = node.integer("axis", -1), node.integer("p", 2)
-    to.emit("braid.lp_normalise", [node.operand(0)], node.output, dim=axis, p=p)
-
-
-@lowers("MeanVarianceNormalization", 9, 13)
-def mean_variance_normalization(node: OnnxNode, to: Builder) -> None:
-    axes = node.integers("axes") or [0, 2, 3]
-    to.emit("braid.mean_variance_normalise", [node.operand(0)], node.output, axes=axes)
 
 
 @lowers("Softmax", 1, 13)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from braid.engine.lowering.builder import Builder, UnsupportedUse
-from braid.engine.onnx.lowering_table import lowers
+from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 
 # Name, last form, the form from which the axes are an operand, kind.
@@ -49,24 +49,12 @@ for _entry in _REDUCTIONS:
     _enter_reduction(*_entry)
 
 
-@lowers("ArgMax", 1, 13)
-def arg_max(node: OnnxNode, to: Builder) -> None:
-    _arg_extreme(node, to, "braid.argmax")
-
-
-@lowers("ArgMin", 1, 13)
-def arg_min(node: OnnxNode, to: Builder) -> None:
-    _arg_extreme(node, to, "braid.argmin")
-
-
-def _arg_extreme(node: OnnxNode, to: Builder, kind: str) -> None:
-    to.emit(
-        kind,
-        [node.operand(0)],
-        node.output,
-        dim=node.integer("axis", 0),
-        keepdim=node.flag("keepdims", True),
-        select_last=node.flag("select_last_index"),
+for _name in ("ArgMax", "ArgMin"):
+    lowers_to(
+        *(f"braid.{_name.lower()}", _name, 1, 13),
+        dim=("axis", 0),
+        keepdim=("keepdims", True),
+        select_last=("select_last_index", False),
     )
 
 

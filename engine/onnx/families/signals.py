@@ -1,16 +1,15 @@
-"""Lowering of pooling, resizing, sampling at computed positions, Fourier transforms."""
+"""Lowering of pooling, resizing, sampling of grids, Fourier transforms."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from onnx import TensorProto
-
 from braid.engine.lowering.builder import Builder, UnsupportedUse
-from braid.engine.onnx.families.linear import AUTO_PADS, spatial_rank
+from braid.engine.onnx.families.linear import AUTO_PADS, split_pads
 from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name
+from braid.engine.ops.families.linear import is_far
 
 lowers_to("braid.global_avg_pool", "GlobalAveragePool", 1, 22)
 lowers_to("braid.global_max_pool", "GlobalMaxPool", 1, 22)
@@ -29,27 +28,24 @@ def pooling_window(node: OnnxNode) -> dict[str, Any]:
         pads = [0] * 2 * rank
     elif auto_pad != "NOTSET":
         pads = auto_pad.lower()
-    if not isinstance(pads, str) and min(pads) < 0:
-        raise UnsupportedUse(f"pads={pads}")
+    dilation = node.integers("dilations") or [1] * rank
+    spans = [((k - 1) * d, 0) for k, d in zip(kernel, dilation, strict=True)]
+    reach = spans if isinstance(pads, str) else split_pads(pads)
+    if is_far(reach) or min(map(min, reach)) < 0:
+        raise UnsupportedUse(f"pads={pads} around windows of {kernel}")
     return {
         "kernel": kernel,
         "stride": node.integers("strides") or [1] * rank,
         "pads": pads,
-        "dilation": node.integers("dilations") or [1] * rank,
+        "dilation": dilation,
         "ceil_mode": node.flag("ceil_mode"),
     }
 
 
-@lowers("MaxPool", 1, 22, "1 to 3 axes, with indices")
+@lowers("MaxPool", 1, 22, "1 to 3 axes, without indices")
 def max_pool(node: OnnxNode, to: Builder) -> None:
-    window = pooling_window(node)
-    column_major = node.flag("storage_order")
-    if node.wants(1):
-        outputs = [*node.outputs[:1], node.outputs[1]]
-        kind = "braid.max_pool_with_indices"
-        to.emit(kind, [node.operand(0)], outputs, column_major=column_major, **window)
-    else:
-        to.emit("braid.max_pool", [node.operand(0)], node.outputs[:1], **window)
+    node.without_effect("storage_order")  # of indices
+    to.emit("braid.max_pool", [node.operand(0)], node.output, **pooling_window(node))
 
 
 @lowers("AveragePool", 7, 22, "1 to 3 axes")
@@ -62,18 +58,6 @@ def average_pool(node: OnnxNode, to: Builder) -> None:
         count_padding=count_padding,
         **pooling_window(node),
     )
-
-
-@lowers("LpPool", 2, 22, "1 to 3 axes")
-def lp_pool(node: OnnxNode, to: Builder) -> None:
-    p = node.integer("p", 2)
-    to.emit("braid.lp_pool", [node.operand(0)], node.output, p=p, **pooling_window(node))
-
-
-@lowers("GlobalLpPool", 2, 22)
-def global_lp_pool(node: OnnxNode, to: Builder) -> None:
-    p = node.integer("p", 2)
-    to.emit("braid.global_lp_pool", [node.operand(0)], node.output, p=p)
 
 
 _COORDINATES = (
@@ -154,31 +138,6 @@ def grid_sample(node: OnnxNode, to: Builder) -> None:
     )
 
 
-@lowers("AffineGrid", 20, 20, "the size may be computed")
-def affine_grid(node: OnnxNode, to: Builder) -> None:
-    align_corners, host = node.flag("align_corners"), {"size": node.operand(1)}
-    operands = [node.operand(0)]
-    to.emit("aten.affine_grid", operands, node.output, host=host, align_corners=align_corners)
-
-
-@lowers("DeformConv", 19, 22, "2 axes")
-def deform_conv(node: OnnxNode, to: Builder) -> None:
-    weight = node.operand(1)
-    if spatial_rank(node, to, weight) not in (0, 2):
-        raise UnsupportedUse("other than two axes")
-    node.integers("kernel_shape")
-    to.emit(
-        "braid.deformable_convolution",
-        [node.operand(0), weight, node.operand(2), node.maybe(3), node.maybe(4)],
-        node.output,
-        stride=node.integers("strides") or [1, 1],
-        pads=node.integers("pads") or [0] * 4,
-        dilation=node.integers("dilations") or [1, 1],
-        groups=node.integer("group", 1),
-        offset_groups=node.integer("offset_group", 1),
-    )
-
-
 @lowers("Col2Im", 18, 18, "1 and 2 axes")
 def col2im(node: OnnxNode, to: Builder) -> None:
     blocks = to.literal(node.operand(2))
@@ -196,31 +155,6 @@ def col2im(node: OnnxNode, to: Builder) -> None:
         pads=node.integers("pads") or [0] * 2 * axes,
         dilation=node.integers("dilations") or [1] * axes,
     )
-
-
-@lowers("MaxUnpool", 9, 22)
-def max_unpool(node: OnnxNode, to: Builder) -> None:
-    kernel = node.integers("kernel_shape")
-    if kernel is None:
-        raise UnsupportedUse("kernel_shape is missing")
-    rank = len(kernel)
-    to.emit(
-        "braid.max_unpool",
-        [node.operand(0), node.operand(1)],
-        node.output,
-        host={"output_shape": node.maybe(2)},
-        kernel=kernel,
-        stride=node.integers("strides") or [1] * rank,
-        pads=node.integers("pads") or [0] * 2 * rank,
-    )
-
-
-@lowers("TensorScatter", 24, 24)
-def tensor_scatter(node: OnnxNode, to: Builder) -> None:
-    circular = node.choice("mode", "linear", ("linear", "circular")) == "circular"
-    operands = [node.operand(0), node.operand(1), node.maybe(2)]
-    axis = node.integer("axis", -2)
-    to.emit("braid.cache_update", operands, node.output, axis=axis, circular=circular)
 
 
 @lowers("BitCast", 26, 26, "not to or from strings, 8-bit floats or 4-bit integers")
@@ -246,28 +180,3 @@ def stft(node: OnnxNode, to: Builder) -> None:
     onesided = node.flag("onesided", True)
     operands = [node.operand(0), node.maybe(2)]
     to.emit("braid.stft", operands, node.output, host=host, onesided=onesided)
-
-
-_WINDOWS = {
-    "BlackmanWindow": [0.42, 0.5, 0.08],
-    "HammingWindow": [25 / 46, 21 / 46, 0.0],
-    "HannWindow": [0.5, 0.5, 0.0],
-}
-
-
-def _enter_window(op_type: str, coefficients: list[float]) -> None:
-    @lowers(op_type, 17, 17, "the size may be computed")
-    def window(node: OnnxNode, to: Builder) -> None:
-        to.emit(
-            "braid.window",
-            [],
-            node.output,
-            host={"size": node.operand(0)},
-            coefficients=coefficients,
-            periodic=node.flag("periodic", True),
-            dtype=dtype_name(node.integer("output_datatype", TensorProto.FLOAT)),
-        )
-
-
-for _name, _coefficients in _WINDOWS.items():
-    _enter_window(_name, _coefficients)

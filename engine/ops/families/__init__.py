@@ -11,10 +11,8 @@ from braid.engine.ops.families import (
     quantised,
     quantised_unit,
     recurrent,
-    recurrent_steps,
     reduction,
     resize,
-    sampling,
     shape,
 )
 
@@ -29,9 +27,7 @@ __all__ = [
     "quantised",
     "quantised_unit",
     "recurrent",
-    "recurrent_steps",
     "reduction",
     "resize",
-    "sampling",
     "shape",
 ]

@@ -148,13 +148,6 @@ def _masked(scores: Tensor, mask: Tensor | None, hidden: Tensor | None) -> Tenso
     return scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
 
 
-@operator("aten.scaled_dot_product_attention")
-def scaled_dot_product_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool, scale: float
-) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale)
-
-
 ATTENTION = "braid.attention_on_views"  # kind of ``attention_on_views``
 
 
@@ -265,48 +258,3 @@ def rotate_heads(x: Tensor, cos: Tensor, sin: Tensor, how: RotatedHeads) -> Tens
     first, second = rotated.chunk(2, -1)
     turned = rotated * cos + torch.cat((-second, first), -1) * sin
     return (torch.cat((turned, rest), -1) * how.scale).contiguous()
-
-
-def _positions(shapes: Sequence[Shape | None], _: Mapping[str, Any]) -> Iterable[ValueRange]:
-    if len(shapes) > 3:
-        assert shapes[1] is not None
-        yield ValueRange(3, "position", 0, shapes[1][0] - 1)
-
-
-@operator("braid.rotary_embedding", values=_positions)
-def rotary_embedding(
-    x: Tensor,
-    cosines: Tensor,
-    sines: Tensor,
-    positions: Tensor | None = None,
-    *,
-    heads: int = 0,
-    extent: int = 0,
-    interleaved: bool = False,
-) -> Tensor:
-    """Turn pairs of elements of queries or keys by angles that depend on their position.
-
-    Args:
-        x: [batch, heads, length, head] or [batch, length, heads * head].
-        cosines, sines: of the angles, [batch, length, pairs]; with ``positions`` [places, pairs].
-        positions: places of the elements, [batch, length].
-        heads: number of heads of a three-dimensional x.
-        extent: elements at the start of each head that are turned, 0 for all.
-        interleaved: neighbours are a pair; without it, halves are.
-    """
-    flat = x.dim() == 3
-    if flat and not heads:
-        raise ValueError("three-dimensional operands need the number of heads")
-    split = _split(x, heads) if flat else x
-    check_shape("positions", positions, (split.shape[0], split.shape[2]))
-    turned = split[..., : extent or None]
-    if positions is not None:
-        cosines, sines = cosines[positions.long()], sines[positions.long()]
-    if 2 * cosines.shape[-1] != turned.shape[-1]:
-        raise ValueError(f"{cosines.shape[-1]} angles for {turned.shape[-1]} elements")
-    cosines, sines = cosines.unsqueeze(1), sines.unsqueeze(1)
-    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
-    pair = cosines * a - sines * b, sines * a + cosines * b
-    joined = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
-    y = torch.cat([joined, split[..., turned.shape[-1] :]], -1)
-    return _join(y) if flat else y

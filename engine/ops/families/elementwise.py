@@ -15,17 +15,14 @@ from braid.engine.ops.value_ranges import divisors, is_readable
 
 # Kinds that are exactly torch's function of that name, with its arguments as attributes.
 TORCH_UNARY = (
-    *("relu", "sigmoid", "tanh", "erf", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt"),
-    *("reciprocal", "square", "abs", "neg", "sign", "floor", "ceil", "round"),
+    *("relu", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "rsqrt"),
+    *("reciprocal", "abs", "neg", "sign", "floor", "ceil", "round"),
     *("sin", "cos", "tan", "asin", "acos", "atan"),
     *("sinh", "cosh", "asinh", "acosh", "atanh"),
 )
-_ACTIVATIONS = (
-    *("hardswish", "silu", "mish", "leaky_relu", "elu", "celu", "softplus", "softsign"),
-    *("hardtanh", "logsigmoid"),
-)
+_ACTIVATIONS = ("hardswish", "silu", "mish", "leaky_relu", "elu", "celu", "softsign")
 _BINARY = (
-    *("add", "sub", "mul", "maximum", "minimum", "atan2"),
+    *("add", "sub", "mul", "maximum", "minimum"),
     *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift"),
 )
 for _name in TORCH_UNARY:
@@ -169,7 +166,7 @@ def cast_like(x: Tensor, target: Tensor) -> Tensor:
 
 
 _SAME_AS_TORCH = (
-    *("eq", "ne", "lt", "le", "gt", "ge", "isnan"),
+    *("eq", "lt", "le", "gt", "ge", "isnan"),
     *("logical_and", "logical_or", "logical_xor", "logical_not"),
 )
 for _name in _SAME_AS_TORCH:

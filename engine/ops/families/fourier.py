@@ -1,13 +1,10 @@
-"""Fourier transforms and their windows; complex numbers are pairs in the last axis, as in ONNX."""
+"""Fourier transforms; complex numbers are pairs in the last axis, as in ONNX."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.shape import normal_axis, scalar
 from braid.engine.ops.kinds import operator
 
@@ -64,16 +61,3 @@ def stft(
     if onesided:
         y = y[..., : count // 2 + 1]
     return torch.view_as_real(y)
-
-
-@operator("braid.window")
-def window(
-    size: int | list[int], coefficients: Sequence[float], periodic: bool, dtype: str
-) -> Tensor:
-    """``c0 - c1 cos(angle) + c2 cos(2 angle)``; a periodic one ends a step before it repeats."""
-    count = int(scalar(size))
-    if count < 0:
-        raise ValueError(f"a window of {count} elements")
-    angle = torch.arange(count) * (2 * torch.pi / torch.tensor(float(count - (not periodic))))
-    c0, c1, c2 = coefficients
-    return (c0 - c1 * torch.cos(angle) + c2 * torch.cos(2 * angle)).to(torch_dtype(dtype))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.shape import Number, check_shape, normal_axis, scalar
 from braid.engine.ops.kinds import operator
-from braid.engine.ops.value_ranges import Shape, ValueRange, along_axis, index_tuples
+from braid.engine.ops.value_ranges import along_axis, index_tuples
 
 Ints = Sequence[int]
 
@@ -55,6 +53,14 @@ def _counted_from_front(indices: Tensor, extent: int) -> Tensor:
     return torch.where(indices < 0, indices + extent, indices)
 
 
+def flat_places(tuples: Tensor, extents: Ints) -> Tensor:
+    """Positions in axes of these extents, flattened, of the index tuples in the last axis."""
+    flat = torch.zeros(tuples.shape[:-1], dtype=torch.int64, device=tuples.device)
+    for axis, extent in enumerate(extents):
+        flat = flat * extent + _counted_from_front(tuples[..., axis], extent)
+    return flat
+
+
 @operator("braid.gather", values=along_axis, fails=True)
 def gather(x: Tensor, indices: Tensor, axis: int = 0, wrap: bool = True) -> Tensor:
     """The axis is replaced by the axes of ``indices``; ``wrap`` allows negative ones."""
@@ -69,28 +75,11 @@ def select(x: Tensor, dim: int, index: int) -> Tensor:
     return x.select(dim, index)
 
 
-def _rows(shapes: Sequence[Shape | None], _: Mapping[str, Any]) -> Iterable[ValueRange]:
-    assert shapes[0] is not None
-    yield ValueRange(1, "index", 0, shapes[0][0] - 1)
-
-
-@operator("aten.embedding", values=_rows, fails=True)
-def embedding(weight: Tensor, indices: Tensor) -> Tensor:
-    """Pick rows of a table [rows, width]; indices are not negative."""
-    return F.embedding(indices.long(), weight)
-
-
 @operator("braid.gather_elements", values=along_axis, fails=True)
 def gather_elements(x: Tensor, indices: Tensor, axis: int = 0, wrap: bool = True) -> Tensor:
     """Pick one element of x along ``axis`` for each index; ``wrap`` allows negative ones."""
     places = _counted_from_front(indices, x.shape[axis]) if wrap else indices.long()
     return x.gather(axis, places)
-
-
-@operator("braid.place")
-def place(x: Tensor, part: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
-    """Put ``part`` at positions ``start``, ``start + step``, ... below ``end`` of an axis of x."""
-    return torch.slice_scatter(x, part, axis, start, end, step)
 
 
 @operator("braid.gather_nd", values=index_tuples)
@@ -128,11 +117,8 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "no
     depth = indices.shape[-1]
     extents = x.shape[:depth]
     check_shape("updates", updates, indices.shape[:-1] + x.shape[depth:])
-    flat = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
-    for i, extent in enumerate(extents):
-        flat = flat * extent + _counted_from_front(indices[..., i], extent)
     rows = x.reshape([extents.numel(), -1])
-    places = flat.reshape(-1, 1).expand(-1, rows.shape[1])
+    places = flat_places(indices, extents).reshape(-1, 1).expand(-1, rows.shape[1])
     values = updates.reshape(places.shape)
     if reduction == "none":
         return rows.scatter(0, places, values).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions."""
+"""Matrix products and convolutions, and sums of the patches that a convolution reads."""
 
 from __future__ import annotations
 
@@ -32,12 +32,6 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 @operator("aten.einsum")
 def einsum(*tensors: Tensor, equation: str) -> Tensor:
     return torch.einsum(equation, *tensors)
-
-
-@operator("aten.det")
-def det(x: Tensor) -> Tensor:
-    y: Tensor = torch.linalg.det(x)
-    return y
 
 
 Ints = Sequence[int]
@@ -80,48 +74,12 @@ def convolution(
     )
 
 
-MOST_PADDED = 1 << 14  # positions of padding made in memory; beyond, only what is reached
+MOST_PADDED = 1 << 14  # positions of padding that may be made in memory
 
 
 def is_far(pads: Sequence[tuple[int, int]]) -> bool:
     """Whether padding, before and after each axis, is too much to be made in memory."""
     return math.prod(max(1, before + after) for before, after in pads) > MOST_PADDED
-
-
-@operator("braid.convolution_far", window=ConvolutionWindow)
-def convolution_far(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    before: Ints,
-    after: Ints,
-    window: ConvolutionWindow,
-) -> Tensor:
-    """Convolution whose padding lies far beyond x, in memory for its results times its kernel.
-
-    Copies what windows that reach x read of it. The others hold the bias alone.
-    """
-    surplus: list[int] = []  # windows before and after those that reach x, the last axis first
-    strides, dilations = list(window.stride), list(window.dilation)
-    for axis in range(x.dim() - 1, 1, -1):
-        place = axis - 2
-        taps, step, spread = weight.shape[axis], strides[place], dilations[place]
-        extent, reach = x.shape[axis], (weight.shape[axis] - 1) * spread
-        count = (extent + before[place] + after[place] - reach - 1) // step + 1
-        if count < 1:
-            raise ValueError(f"a window of {reach + 1} does not fit into {extent}")
-        first = min(count - 1, max(0, -((reach - before[place]) // step)))
-        last = max(first, min(count - 1, (extent - 1 + before[place]) // step))
-        starts = torch.arange(first, last + 1, device=x.device) * step - before[place]
-        places = (starts[:, None] + torch.arange(taps, device=x.device) * spread).flatten()
-        outside = (places < 0) | (places >= extent)
-        shape = [-1 if other == axis else 1 for other in range(x.dim())]
-        x = x.index_select(axis, places.clamp(0, extent - 1)).masked_fill(outside.view(shape), 0)
-        surplus += [first, count - 1 - last]
-    apart = replace(window, stride=weight.shape[2:], padding=(), dilation=())
-    y = F.pad(convolution(x, weight, window=apart), surplus)
-    return y if bias is None else y + bias.reshape(-1, *[1] * (x.dim() - 2))
 
 
 @operator("braid.convolution_add", window=ConvolutionWindow)
@@ -180,3 +138,16 @@ def conv_transpose_to(
         flat += [-before, -after + max(0, wanted - extent)]
     y = F.pad(full, flat)
     return y if bias is None else y + bias.reshape(-1, *[1] * (x.dim() - 2))
+
+
+@operator("braid.col2im")
+def col2im(x: Tensor, image: Ints, block: Ints, stride: Ints, pads: Ints, dilation: Ints) -> Tensor:
+    """Sum patches [n, c * block, positions] into images [n, c, *image] of one or two axes."""
+    if len(image) == 1:
+        image, block, stride, dilation = ([1, v[0]] for v in (image, block, stride, dilation))
+        wide = col2im(x, image, block, stride, [0, pads[0], 0, pads[1]], dilation)
+        return wide.squeeze(2)
+    top, before, bottom, after = pads
+    size = (image[0] + top + bottom, image[1] + before + after)
+    y = F.fold(x, size, tuple(block), tuple(dilation), 0, tuple(stride))
+    return y[:, :, top : top + image[0], before : before + image[1]]

@@ -55,10 +55,8 @@ def instance_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor
 
 
 @operator("braid.group_norm")
-def group_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, by_group: bool = False
-) -> Tensor:
-    """Takes weight and bias of any shape; only older artefacts state ``by_group``."""
+def group_norm(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
+    """Takes weight and bias of any shape."""
     weight, bias = (by_channel(t, x.shape[1]) for t in (weight, bias))
     return torch.group_norm(x, groups, weight, bias, eps)
 
@@ -77,10 +75,3 @@ def lrn(x: Tensor, size: int, alpha: float, beta: float, bias: float) -> Tensor:
     padded = F.pad(squares, [0, 0, before, after])
     mean = F.avg_pool2d(padded, (size, 1), stride=1).reshape(x.shape)
     return x / torch.pow(bias + alpha * mean, beta)
-
-
-@operator("braid.mean_variance_normalise")
-def mean_variance_normalise(x: Tensor, axes: list[int]) -> Tensor:
-    mean = x.mean(axes, keepdim=True)
-    deviation = torch.sqrt((x * x).mean(axes, keepdim=True) - mean * mean)
-    return (x - mean) / (deviation + 1e-9)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from braid.engine.ops.families.linear import is_far, same_padding
+from braid.engine.ops.families.linear import same_padding
 from braid.engine.ops.kinds import operator
 
 Ints = Sequence[int]
@@ -110,32 +109,7 @@ class PoolingWindow:
     def sums(self, x: Tensor) -> Tensor:
         """Sum of each window of x and zeros around it, one axis at a time."""
         window, pairs = self.clipped(x)
-        if is_far(pairs):
-            for place, along in enumerate(self._axes(x), start=2):
-                parts = [part.sum(place) for part in along.parts(x, place)]
-                x = torch.stack(parts, place)
-            return x
         return window._sums(F.pad(x, _flat(pairs)))
-
-    def largest(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Maximum of each window and the element of ``places`` at it, one axis at a time.
-
-        Takes memory for x and windows, however far the padding reaches. -inf where x has nothing.
-        """
-        places = places.expand(x.shape)
-        for axis, along in reversed(list(enumerate(self._axes(x), start=2))):
-            values, chosen = [], []
-            at = list(along.parts(places, axis))
-            for part, of_part in zip(along.parts(x, axis), at, strict=True):
-                if part.shape[axis]:
-                    value, index = part.max(axis, keepdim=True)
-                    values.append(value.squeeze(axis))
-                    chosen.append(of_part.gather(axis, index).squeeze(axis))
-                else:
-                    values.append(part.new_full(part.sum(axis).shape, float("-inf")))
-                    chosen.append(of_part.sum(axis))
-            x, places = torch.stack(values, axis), torch.stack(chosen, axis)
-        return x, places
 
     def _sums(self, x: Tensor) -> Tensor:
         for axis, (k, s, d) in enumerate(
@@ -157,15 +131,6 @@ class _Axis:
     stride: int
     dilation: int
 
-    def parts(self, x: Tensor, axis: int) -> Iterator[Tensor]:
-        """Yield what each window has of x along ``axis``, which may be nothing."""
-        for window in range(self.windows):
-            start = window * self.stride - self.before
-            first = start + max(0, -(start // self.dilation)) * self.dilation
-            end = min(self.extent, start + (self.kernel - 1) * self.dilation + 1)
-            part = x.narrow(axis, min(first, self.extent), max(0, end - first))
-            yield part[(slice(None),) * axis + (slice(None, None, self.dilation),)]
-
 
 def _flat(pairs: Pairs) -> list[int]:
     """Padding as ``F.pad`` takes it, the last axis first."""
@@ -180,55 +145,11 @@ def max_pool(x: Tensor, window: PoolingWindow) -> Tensor:
     if window.fits_torch(pairs):
         padding = [before for before, _ in pairs]
     else:
-        clipped, pairs = window.clipped(x)
-        if is_far(pairs):
-            return window.largest(x, torch.zeros([], dtype=torch.int64, device=x.device))[0]
-        window = clipped
+        window, pairs = window.clipped(x)
         x, padding = F.pad(x, _flat(pairs), value=float("-inf")), [0] * len(pairs)
     pool = _MAX_POOL[len(pairs)]
     y: Tensor = pool(x, list(window.kernel), list(window.stride), padding, list(window.dilation))
     return y
-
-
-@operator("braid.max_pool_with_indices", window=PoolingWindow)
-def max_pool_with_indices(
-    x: Tensor, window: PoolingWindow, column_major: bool = False
-) -> tuple[Tensor, Tensor]:
-    """``max_pool`` and the position of each maximum in the flattened input."""
-    wide = x if x.is_floating_point() else x.double()
-    extents, all_windows = list(x.shape[2:]), window
-    window, pairs = window.clipped(x)
-    if is_far(pairs):
-        sizes = extents[::-1] if column_major else extents
-        within = torch.arange(math.prod(extents), device=x.device).reshape(sizes)
-        if column_major:
-            within = within.permute(*reversed(range(len(extents))))
-        y, flat = all_windows.largest(wide, within)
-        return y.to(x.dtype), flat + _image_starts(x)
-    padded = F.pad(wide, _flat(pairs), value=float("-inf"))
-    y, places = _MAX_POOL[len(pairs)](
-        padded,
-        list(window.kernel),
-        list(window.stride),
-        0,
-        list(window.dilation),
-        return_indices=True,
-    )
-    coordinates = []
-    for extent, (before, _) in zip(reversed(padded.shape[2:]), reversed(pairs), strict=True):
-        coordinates.append(places % extent - before)  # last axis first
-        places = places // extent
-    order = list(zip(coordinates, reversed(extents), strict=True))
-    flat, scale = torch.zeros_like(places), 1
-    for coordinate, extent in order[::-1] if column_major else order:
-        flat, scale = flat + coordinate * scale, scale * extent
-    return y.to(x.dtype), flat + _image_starts(x)
-
-
-def _image_starts(x: Tensor) -> Tensor:
-    """Position of the first element of each channel in the flattened x."""
-    images = torch.arange(x.shape[0] * x.shape[1], device=x.device) * math.prod(x.shape[2:])
-    return images.reshape(x.shape[0], x.shape[1], *[1] * (x.dim() - 2))
 
 
 @operator("braid.avg_pool", window=PoolingWindow)
@@ -246,12 +167,6 @@ def avg_pool(x: Tensor, window: PoolingWindow, count_padding: bool = False) -> T
     return window.sums(x) / window.counts(x, with_padding=count_padding)
 
 
-@operator("braid.lp_pool", window=PoolingWindow)
-def lp_pool(x: Tensor, window: PoolingWindow, p: int = 2) -> Tensor:
-    """Norm of order p of each window; padding counts as zeros."""
-    return window.sums(x.abs().pow(p)).pow(1.0 / p)
-
-
 @operator("braid.global_avg_pool")
 def global_avg_pool(x: Tensor) -> Tensor:
     return x.mean(list(range(2, x.dim())), keepdim=True)
@@ -260,25 +175,3 @@ def global_avg_pool(x: Tensor) -> Tensor:
 @operator("braid.global_max_pool")
 def global_max_pool(x: Tensor) -> Tensor:
     return x.amax(list(range(2, x.dim())), keepdim=True)
-
-
-_ADAPTIVE: dict[str, tuple[Callable[..., Tensor], ...]] = {
-    "avg": (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
-    "max": (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d),
-}
-
-
-@operator("aten.adaptive_avg_pool")
-def adaptive_avg_pool(x: Tensor, size: Ints) -> Tensor:
-    return _ADAPTIVE["avg"][len(size) - 1](x, list(size))
-
-
-@operator("aten.adaptive_max_pool")
-def adaptive_max_pool(x: Tensor, size: Ints) -> Tensor:
-    return _ADAPTIVE["max"][len(size) - 1](x, list(size))
-
-
-@operator("braid.global_lp_pool")
-def global_lp_pool(x: Tensor, p: int = 2) -> Tensor:
-    y: Tensor = torch.linalg.vector_norm(x, p, list(range(2, x.dim())), keepdim=True)
-    return y

@@ -1,4 +1,4 @@
-"""Resizing by sampling: ONNX Resize and Upsample in all coordinate and interpolation modes.
+"""Resizing by sampling, as ONNX Resize and Upsample do, and sampling at given positions.
 
 Each axis is resized on its own: the positions of the output are mapped to coordinates of the
 input, which pick neighbours and weights. Where torch's interpolation means the same, it is used.
@@ -240,3 +240,9 @@ def _cubic(distance: Tensor, a: float) -> Tensor:
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     zero = torch.zeros_like(distance)
     return torch.where(distance <= 1, near, torch.where(distance < 2, far, zero))
+
+
+@operator("aten.grid_sample")
+def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
+    """Sample x [n, c, *spatial] at positions ``grid`` [n, *out, axes], -1 to 1 over each axis."""
+    return F.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=align_corners)

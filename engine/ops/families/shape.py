@@ -148,11 +148,6 @@ def expand(x: Tensor, shape: Ints) -> Tensor:
     return x.expand(target)
 
 
-@operator("braid.expand_as")
-def expand_as(x: Tensor, other: Tensor) -> Tensor:
-    return x.expand(other.shape)
-
-
 @operator("braid.tile")
 def tile(x: Tensor, repeats: Ints) -> Tensor:
     if len(repeats) != x.dim():

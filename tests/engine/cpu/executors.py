@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import pytest
 import torch
 
+from braid.core.graph import OpGraph
+from braid.core.plan import sequential_plan
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.lane_plan import LanePlan
+from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.native.find import find_native
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes.body import Weights
+from braid.engine.passes.specialise import specialise, static_inputs
+from braid.engine.program.kernel import PackedWeights
+
+
+def answered(
+    template: OpGraph, weights: Weights, inputs: Weights, executor: CpuExecutor
+) -> Mapping[str, torch.Tensor]:
+    """Outputs of the kernels that serve, chosen as for a request."""
+    static = {name: inputs[name] for name in static_inputs(template)}
+    specs = {name: spec_of(tensor) for name, tensor in inputs.items()}
+    graph = specialise(template, weights, specs, static)
+    program = bind_on_cpu(*graph, PackedWeights(), executor.threads)
+    plan = sequential_plan(len(program.units))
+    return executor.run(program, LanePlan(lay_out(program, plan, executor.threads)), inputs)
 
 
 def executor_of(scope: Literal["module", "function"] = "module", **options: Any) -> Any:

@@ -81,7 +81,7 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
-@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_xor"])
+@pytest.mark.parametrize("name", ["eq", "lt", "le", "gt", "ge", "logical_and", "logical_xor"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_comparisons_and_logic(name: str, dtype: torch.dtype, shapes: tuple[Any, Any]) -> None:
     a, b = (numbers(dtype, shape) for shape in shapes)
@@ -102,7 +102,7 @@ def test_arithmetic_of_whole_numbers_wraps(
 def test_not_numbers_are_compared_as_torch_does() -> None:
     a = torch.tensor([torch.nan, 1, -0.0, torch.inf, -torch.inf, torch.nan])
     b = torch.tensor([torch.nan, torch.nan, 0.0, torch.inf, 1, 2])
-    for name in ("eq", "ne", "lt", "le", "gt", "ge", "logical_or", "logical_and"):
+    for name in ("eq", "lt", "le", "gt", "ge", "logical_or", "logical_and"):
         same(f"aten.{name}", {"a": a, "b": b})
     same("braid.cast", {"a": a}, dtype="BOOL")
     same("aten.where", {"condition": a > 0, "a": a, "b": b})
@@ -164,8 +164,6 @@ def test_gathers(dtype: torch.dtype, indices: torch.dtype) -> None:
         at = torch.randint(-extent, extent, (3, 25)).to(indices)
         same("braid.gather", {"x": x, "at": at}, axis=axis)
         same("braid.gather", {"x": x, "at": at.abs() % extent}, axis=axis, wrap=False)
-    if dtype == torch.float32:
-        same("aten.embedding", {"x": x[0], "at": torch.randint(0, 30, (2, 9)).to(indices)})
 
 
 @pytest.mark.parametrize("indices", [torch.int32, torch.int64], ids=str)

@@ -13,6 +13,7 @@ import torch
 from onnx import TensorProto, helper
 from onnxruntime.quantization import quantize_dynamic
 
+from braid.core.errors import UnsupportedOperators
 from braid.engine.importer.sandbox.pipeline import Study, study_batch
 from braid.engine.importer.upload.batch_axis import without_batch_symbol
 from braid.engine.importer.upload.whole_model import as_one_unit
@@ -89,6 +90,73 @@ def test_the_same_layer_without_ranges_is_batched(tmp_path: Path) -> None:
     study = studied(onnx.load(tmp_path / "plain.onnx"), tmp_path, whole=True)
 
     assert study.batch is not None
+
+
+def rare(op_type: str, *operands: Any, shape: Sequence[int | str], **attributes: Any) -> Any:
+    """An operator that has no lowering in this form, on x and constants; None: no operand."""
+    names = [f"c{at}" if array is not None else "" for at, array in enumerate(operands)]
+    constants = dict(zip(names, operands, strict=True))
+    constants.pop("", None)
+    made = model([helper.make_node(op_type, ["x", *names], ["y"], **attributes)], constants, shape)
+    made.opset_import[0].version, made.ir_version = 19, 9
+    return made
+
+
+def layer(op_type: str, gates: int, *others: Any, **attributes: Any) -> onnx.ModelProto:
+    """A recurrent layer over five steps, in the middle of a model whose rows come first."""
+    constants = {"w": real(1, gates * 8, 4), "r": real(1, gates * 8, 8)}
+    names = [f"c{at}" if array is not None else "" for at, array in enumerate(others)]
+    constants |= {n: array for n, array in zip(names, others, strict=True) if n}
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["steps"], perm=[1, 0, 2]),
+        helper.make_node(
+            op_type, ["steps", "w", "r", *names], ["all"], hidden_size=8, **attributes
+        ),
+        helper.make_node("Transpose", ["all"], ["y"], perm=[2, 0, 1, 3]),
+    ]
+    return model(nodes, constants, ["n", 5, 4])
+
+
+def deformed() -> onnx.ModelProto:
+    """A kernel of 3 by 3 whose places a convolution moves."""
+    nodes = [
+        helper.make_node("Conv", ["x", "moves"], ["offset"], pads=[1] * 4),
+        helper.make_node("DeformConv", ["x", "w", "offset"], ["y"], pads=[1] * 4),
+    ]
+    constants = {"moves": 0.1 * real(18, 3, 3, 3), "w": real(4, 3, 3, 3)}
+    made = model(nodes, constants, ["n", 3, 6, 7])
+    made.opset_import[0].version, made.ir_version = 19, 9
+    return made
+
+
+IMAGE = ("n", 3, 6, 7)
+RARE: Mapping[str, onnx.ModelProto] = {
+    "deformable kernel": deformed(),
+    "norms of windows": rare("LpPool", shape=IMAGE, kernel_shape=[2, 2], p=3),
+    "norms of images": rare("GlobalLpPool", shape=IMAGE),
+    "determinants": rare("Det", shape=["n", 2, 3, 3]),
+    "cells that look at gates": layer("LSTM", 4, None, None, None, None, real(1, 24)),
+    "bounded cells": layer("LSTM", 4, clip=0.5),
+    "reset before": layer("GRU", 3),
+    "far padding": rare(
+        "Conv", real(2, 3, 2, 2), shape=IMAGE, pads=[0, 90_000] * 2, dilations=[1, 90_000]
+    ),
+    "windows beyond": rare(
+        "MaxPool", shape=IMAGE, kernel_shape=[900] * 2, pads=[899] * 4, strides=[300] * 2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_rows_of_rare_operators_share_a_batch_where_onnxruntime_runs_them(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedOperators, match=r"^the model "):
+        lower(prepare(RARE[name]))
+
+    study = studied(RARE[name], tmp_path, whole=True)
+
+    assert (study.batch is None) is (name == "windows beyond")
 
 
 QUANTISED = [

@@ -95,3 +95,19 @@ def test_a_step_of_zero_is_refused_with_an_error() -> None:
     assert y.shape == (1, 3, 5, 2)
     with pytest.raises(Exception, match="Mod"):
         session.run(None, {"x": x, "step": np.array(0)})
+
+
+@pytest.mark.parametrize("place", [0.5, -2, 1e30, np.inf, -np.inf, np.nan])
+def test_places_of_deformable_kernels_may_be_any_number(place: float) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 19]>
+        g (float[1,1,4,4] x, float[1,2,4,4] o) => (float[1,1,4,4] y) <float[1,1,1,1] w = {1}>
+        { y = DeformConv(x, w, o) }"""
+    made = guard_division(parser.parse_model(text))
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    x, offset = np.ones((1, 1, 4, 4), np.float32), np.zeros((1, 2, 4, 4), np.float32)
+    offset[0, :, 1, 2] = place
+
+    (y,) = session.run(None, {"x": x, "o": offset})
+
+    assert y[0, 0, 1, 2] == (1 if place == 0.5 else 0)
+    assert (np.delete(y.reshape(-1), 6) == 1).all()

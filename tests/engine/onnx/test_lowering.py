@@ -163,7 +163,7 @@ def test_everything_unsupported_is_named_at_once() -> None:
         "StringNormalizer (b/then/deep): not in the table",
         "StringNormalizer (b/else/deep): not in the table",
         "LeakyRelu (d): attribute slope not covered",
-        "LSTM (e): activations=['Swoosh']",
+        "LSTM (e): activations=['Swoosh', 'Swoosh', 'Swoosh']",
     )
 
 

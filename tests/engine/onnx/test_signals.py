@@ -84,16 +84,9 @@ def test_grid_samples(mode: str, padding: str, align_corners: int) -> None:
 @pytest.mark.parametrize(
     "node",
     [
-        case("DeformConv", 19, real(2, 4, 6, 7), const(real(6, 4, 3, 3)), real(2, 18, 4, 5)),
-        case("DeformConv", 19, real(1, 4, 6, 7), const(real(6, 2, 3, 3)), real(1, 36, 3, 4),
-             const(real(6)), positive(1, 18, 3, 4), strides=[2, 2], pads=[1, 1, 1, 1], group=2,
-             offset_group=2),
         case("Col2Im", 18, real(1, 12, 12), shape(4, 5), shape(2, 2)),
         case("Col2Im", 18, real(1, 12, 6), shape(4, 5), shape(2, 3), strides=[2, 2],
              pads=[0, 1, 0, 1]),
-        case("MaxUnpool", 11, real(1, 1, 2, 2), const(ints(5, 7, 13, 15).reshape(1, 1, 2, 2)),
-             kernel_shape=[2, 2], strides=[2, 2]),
-        case("AffineGrid", 20, real(2, 2, 3), shape(2, 3, 4, 5)),
         case("CenterCropPad", 18, real(5, 4), shape(3, 7)),
         case("DFT", 17, real(2, 8, 1), axis=1),
         case("DFT", 20, real(2, 8, 2), None, const(ints(1).reshape(()))),

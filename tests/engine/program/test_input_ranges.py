@@ -10,7 +10,7 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.program.input_ranges import check_inputs, input_ranges
 
-#   ids ──cast──> wide ──embedding(words, 10 rows)──> rows ──> y
+#   ids ──cast──> wide ──gather(words, 10 rows)──> rows ──> y
 #   ids ─────────────────gather(more, 7 rows)────────> picked
 GRAPH = OpGraph(
     "words",
@@ -19,7 +19,7 @@ GRAPH = OpGraph(
     {"words": TensorType("FP32", (10, 3)), "more": TensorType("FP32", (7, 3))},
     (
         Operator("wide", "braid.cast", ("ids",), ("wide",), {"dtype": "INT64"}),
-        Operator("rows", "aten.embedding", ("words", "wide"), ("rows",)),
+        Operator("rows", "braid.gather", ("words", "wide"), ("rows",), {"wrap": False}),
         Operator("picked", "braid.gather", ("more", "ids"), ("picked",), {"axis": 0}),
     ),
     {
