@@ -70,7 +70,6 @@ class Server(grpc.aio.Server):
             handler_of = partial(interceptor.intercept_service, handler_of)
         self._handler_of = handler_of
         self._is_stopping = False
-        self._stopped = asyncio.Event()
         self._emptied = asyncio.Event()  # no connection is left
         self._emptied.set()
 
@@ -143,7 +142,6 @@ class Server(grpc.aio.Server):
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         await self._flush()
-        self._stopped.set()
 
     async def _flush(self) -> None:
         """Wait until the connections that are closing have sent everything."""
@@ -154,12 +152,8 @@ class Server(grpc.aio.Server):
             connection.abort()
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        """Wait until the server is stopped; returns True if ``timeout`` seconds were not enough."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._stopped.wait()
-            return False
-        return True
+        """Not offered: who serves knows when it calls ``stop``."""
+        raise NotImplementedError
 
     def _begin(self, connection: HttpConnection, stream: HttpStream) -> Cancel:
         if not connection.place.is_known:
