@@ -45,14 +45,14 @@ async def _echo(request: bytes, _: Any) -> bytes:
     return bytes(request)
 
 
-async def _echo_each(requests: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+async def _echo_each(requests: AsyncIterator[bytes], context: Any) -> None:
     async for request in requests:
-        yield bytes(request)
+        await context.write(bytes(request))
 
 
-async def _pour(request: bytes, _: Any) -> AsyncIterator[bytes]:
+async def _pour(request: bytes, context: Any) -> None:
     while True:
-        yield bytes(request) * 1000
+        await context.write(bytes(request) * 1000)
 
 
 class _Errors(logging.Handler):

@@ -17,14 +17,11 @@ _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 """Characters that a status message is sent with as they are."""
 
 
-_BYTES: Final = tuple(bytes([value]) for value in range(256))
-
-
 def _integer(value: int, bits: int) -> bytes:
     """Encode a length as HPACK does (RFC 7541, section 5.1)."""
     limit = (1 << bits) - 1
     if value < limit:
-        return _BYTES[value]
+        return bytes([value])
     encoded, value = bytearray([limit]), value - limit
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -35,14 +32,7 @@ def _integer(value: int, bits: int) -> bytes:
 
 def literal(name: bytes, value: bytes) -> bytes:
     """Return one header field, not to be indexed."""
-    length = len(value)
-    return _name(name) + (_BYTES[length] if length < 0x7F else _integer(length, 7)) + value
-
-
-@lru_cache(maxsize=64)
-def _name(name: bytes) -> bytes:
-    """Return how a field begins; names are the server's own, and few."""
-    return b"\0" + _integer(len(name), 7) + name
+    return b"\0" + _integer(len(name), 7) + name + _integer(len(value), 7) + value
 
 
 ENCODINGS: Final = frozenset({"identity", "deflate", "gzip"})

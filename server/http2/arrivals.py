@@ -37,12 +37,12 @@ SHORT_BYTES: Final = 16 << 20
 
 
 class Admitting(Protocol):
-    """Connection of a stream; hears when a message is let in that had to wait."""
+    """Connection of a stream; told when a message is let in that had to wait."""
 
     memory: ConnectionMemory
     reserved_bytes: int
 
-    def admitted(self, arrival: Arrival) -> None:
+    def allow_more(self, arrival: Arrival) -> None:
         """Let the peer send on."""
 
 
@@ -240,7 +240,7 @@ class Arrivals:
         arrival.incoming.is_reserved = True
         arrival.begin(self._now())
         self._change(arrival, arrival.incoming.held_bytes + arrival.handled_bytes)
-        arrival.connection.admitted(arrival)
+        arrival.connection.allow_more(arrival)
 
     def _reserve(self, arrival: Arrival, more_bytes: int) -> None:
         self._reserved += more_bytes

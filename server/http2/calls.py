@@ -1,7 +1,8 @@
 """One call of gRPC: found, run and answered, with what its handler asks of it.
 
-The handler runs in a task of its own, which is cancelled when the caller leaves or the deadline
-passes. Done callbacks are called when the last byte of the answer is on its way, or never will be.
+The handler, a coroutine that writes the answers of a stream itself, runs in a task of its own. That
+is cancelled when the caller leaves or the deadline passes. Done callbacks are called when the last
+byte of the answer is on its way, or never will be.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
 from traceback import clear_frames
-from types import AsyncGeneratorType
-from typing import Any, Final
+from typing import Any
 
 import grpc
 
@@ -25,14 +24,12 @@ from braid.server.http2.streams import HttpStream
 
 log = logging.getLogger("braid.rpc")
 
-_ALTERNATIVES: Final = "x509_subject_alternative_name"
-
 Code = grpc.StatusCode
 HandlerOf = Callable[[RequestHead], Awaitable[Any]]
 
 
 class Call:
-    """Context of one call, as ``grpc.aio.ServicerContext`` describes it."""
+    """Context of one call: of ``grpc.aio.ServicerContext`` what handlers here ask."""
 
     def __init__(
         self,
@@ -49,8 +46,6 @@ class Call:
         self._handler: Any = None
         self._callbacks: list[Callable[[Any], object]] = []
         self._trailing: Metadata = ()
-        self._code: Any = None
-        self._details = ""
         self._has_begun = self._has_status = False
         self._abort: grpc.aio.AbortError | None = None
         self._deadline: float | None = None
@@ -79,53 +74,15 @@ class Call:
     def set_trailing_metadata(self, metadata: Any) -> None:
         self._trailing = tuple(metadata)
 
-    def trailing_metadata(self) -> Metadata:
-        return self._trailing
-
-    def set_code(self, code: Any) -> None:
-        self._code = code
-
-    def set_details(self, details: str) -> None:
-        self._details = details
-
-    def code(self) -> Any:
-        return self._code
-
-    def details(self) -> str:
-        return self._details
-
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         self._callbacks.append(callback)
-
-    def done(self) -> bool:
-        return self._has_status
-
-    def cancelled(self) -> bool:
-        return self._stream.outgoing.has_ended and not self._has_status
-
-    def auth_context(self) -> dict[str, list[bytes]]:
-        """Names in the caller's certificate, as gRPC gives them; empty without one."""
-        certificate = self._connection.peer_certificate()
-        subject = dict(pair for part in certificate.get("subject", ()) for pair in part)
-        names = {
-            _ALTERNATIVES: [name for _, name in certificate.get("subjectAltName", ())],
-            "x509_common_name": [subject["commonName"]] if "commonName" in subject else [],
-        }
-        return {key: [name.encode() for name in names[key]] for key in names if names[key]}
-
-    def peer_identity_key(self) -> str | None:
-        return next(iter(self.auth_context()), None)
-
-    def peer_identities(self) -> list[bytes] | None:
-        key = self.peer_identity_key()
-        return None if key is None else self.auth_context()[key]
 
     async def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> None:
         if self._abort is not None:
             raise grpc.aio.UsageError("Abort already called!")
         self._abort = grpc.aio.AbortError("Locally aborted.")
         self._trailing = tuple(trailing_metadata) or self._trailing
-        await self._finish(code, details or self._details)
+        await self._finish(code, details)
         raise self._abort
 
     async def read(self) -> Any:
@@ -208,24 +165,14 @@ class Call:
                 return
             self._connection.flow.close(self._stream)
         answering = behaviour(request, self)
-        del request
-        answer = None
-        if isinstance(answering, AsyncGeneratorType):
-            async with aclosing(answering):
-                async for answer in answering:
-                    await self.write(answer)
-                answer = None  # it may be large
-        else:
-            answer = await answering
+        del request  # it may be large
+        answer = await answering
         del answering
         self._connection.flow.free(self._stream)
         if self._abort is not None:
             raise self._abort
-        code = self._code or Code.OK
-        if handler.response_streaming or code not in (Code.OK, 0):
-            await self._finish(code, self._details)
-        else:
-            await self._finish(code, self._details, self._encoded(answer))
+        message = None if handler.response_streaming else self._encoded(answer)
+        await self._finish(Code.OK, "", message)
 
     async def _messages(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not grpc.aio.EOF:

@@ -33,7 +33,7 @@ from braid.server.http2.request_headers import (
     are_trailers,
 )
 from braid.server.http2.sending import Sender
-from braid.server.http2.streams import CallOfStream, ConnectionLimits, ConnectionStreams, HttpStream
+from braid.server.http2.streams import Cancel, ConnectionLimits, ConnectionStreams, HttpStream
 from braid.server.inference.call_memory import ConnectionMemory
 from braid.server.observability.logs import Seldom
 
@@ -57,7 +57,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         limits: ConnectionLimits,
         arrivals: Arrivals,
         turns: ReadTurns,
-        begin: Callable[[HttpConnection, HttpStream], CallOfStream],
+        begin: Callable[[HttpConnection, HttpStream], Cancel],
     ) -> None:
         self.peer = ""
         self.memory: ConnectionMemory  # once it is known who the peer is
@@ -78,7 +78,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._blocks = HeaderBlocks()
         self._budget = FrameBudget(self.sender, limits.streams)
         self.streams = ConnectionStreams(limits, self.sender, self._budget, partial(begin, self))
-        self._is_left = False  # the peer broke the protocol
         self._keepalive = KeepAlive(self.sender, limits.keepalive_s, limits.answer_s)
 
     # -- the transport ------------------------------------------------------------------------
@@ -93,7 +92,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             transport.set_write_buffer_limits(STRANGER_UNSENT_BYTES)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
-            self._is_left = True
             transport.abort()
         settings = {
             frames.MAX_CONCURRENT_STREAMS: self._limits.streams,
@@ -128,7 +126,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._unread_bytes, wait_s = size_bytes, 0.0
         if wait_s is not None:
             self.sender.transport.pause_reading()
-            self._turns.wait(self, wait_s)
+            self._turns.wait(self.read_on, wait_s)
 
     def read_on(self) -> None:
         if self.sender.transport.is_closing():
@@ -140,13 +138,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             wait_s = 0.0
         if wait_s is not None:
-            self._turns.wait(self, wait_s)
+            self._turns.wait(self.read_on, wait_s)
         elif not self.sender.transport.is_closing():
             self.sender.transport.resume_reading()
 
     def _read(self, size_bytes: int, now: float) -> float | None:
         """Read bytes that were received; returns the seconds to wait before more, None: none."""
-        if self._is_left:
+        if self.sender.is_over:
             return None
         is_all, caller = True, self.memory.caller
         if not caller.is_known:
@@ -200,7 +198,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         What still comes is dropped for a moment: to close at once would reset the connection, and
         the peer might not read why.
         """
-        self.streams.is_closing = self._is_left = True
+        self.streams.is_closing = True
         self._receiver.forget()
         self.sender.leave_with(frames.goaway_frame(self.streams.last, fault.code, str(fault)))
         self.streams.leave_all()
@@ -234,11 +232,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         self.sender.transport.abort()
 
-    def peer_certificate(self) -> dict[str, Any]:
-        """Return what the peer's certificate says, as ``SSLSocket.getpeercert``; empty: none."""
-        tls = self.sender.transport.get_extra_info("ssl_object")
-        return {} if tls is None else tls.getpeercert() or {}
-
     @property
     def is_idle(self) -> bool:
         return not self.streams.running
@@ -246,7 +239,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def ended(self, stream: HttpStream) -> None:
         self.streams.ended(stream)
         self.flow.ended(stream)
-        if self.streams.is_closing and self.is_idle and not self._is_left:
+        if self.streams.is_closing and self.is_idle and not self.sender.is_over:
             self.sender.transport.close()
 
     # -- frames -------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 from braid.server.http2.frames import ConnectionFault, ErrorCode
 from braid.server.http2.sending import Sender
@@ -83,19 +83,12 @@ CALL_SECONDS: Final = 1e-4
 """Time for each call that begins: it is handled after the turn."""
 
 
-class Reader(Protocol):
-    """Connection that has received something."""
-
-    def read_on(self) -> None:
-        """Read what was received."""
-
-
 class ReadTurns:
     """Reading of all connections of one server. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._until: float | None = None  # of the present turn, by the monotonic clock
-        self._waiting: deque[Reader] = deque()
+        self._waiting: deque[Callable[[], object]] = deque()
 
     def has_time(self, now: float) -> bool:
         """True if a connection may read in this turn; the first one that asks may."""
@@ -110,14 +103,14 @@ class ReadTurns:
         if self._until is not None:
             self._until -= CALL_SECONDS
 
-    def wait(self, reader: Reader, seconds: float = 0.0) -> None:
-        """Let a connection read in a later turn, after those that wait already."""
+    def wait(self, read_on: Callable[[], object], seconds: float = 0.0) -> None:
+        """Let a connection read on in a later turn, after those that wait already."""
         if seconds:
-            asyncio.get_running_loop().call_later(seconds, reader.read_on)
+            asyncio.get_running_loop().call_later(seconds, read_on)
         else:
-            self._waiting.append(reader)
+            self._waiting.append(read_on)
 
     def _next(self) -> None:
         self._until = None
         for _ in range(len(self._waiting)):
-            self._waiting.popleft().read_on()
+            self._waiting.popleft()()

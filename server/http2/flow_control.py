@@ -62,9 +62,6 @@ class FlowControl:
             more, incoming.window = wanted - incoming.window, wanted
             self._sender.control(number_frame(frames.WINDOW_UPDATE, arrival.number, more))
 
-    def admitted(self, arrival: Arrival) -> None:
-        self.allow_more(arrival)
-
     async def next(self, stream: HttpStream) -> Message | None:
         """Return the next message of a call, once its handler may hold it; None: the last was.
 

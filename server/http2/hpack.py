@@ -15,7 +15,8 @@ TABLE_BYTES: Final = 4096
 """Size of the table that every peer may use."""
 
 FIELD_BYTES: Final = 32  # that a field counts beside its characters
-_END: Final = 256  # symbol that only pads
+FIELD_WORK, CODE_WORK = 128, 16
+"""Work of a field, and of a byte in Huffman's code; that of a decoded byte is 1."""
 
 _STATIC_TEXT: Final = (
     ":authority|:method=GET|:method=POST|:path=/|:path=/index.html|:scheme=http|"
@@ -55,62 +56,39 @@ class HeadersBeyondReason(Exception):
     """A block has so many characters that the rest of it is not read."""
 
 
-def _tree() -> list[list[int]]:
-    """Return the tree of code words: of each node what bits 0 and 1 lead to.
-
-    That is a node, or for a symbol its complement (``~symbol``); node 0 is the root.
-    """
-    nodes = [[0, 0]]
-    code = length = 0
-    for symbol in sorted(range(257), key=lambda symbol: (_CODE_LENGTHS[symbol], symbol)):
+def _words() -> dict[str, bytes]:
+    """Return the symbol of each code word, which is a text of bits; that of the end has none."""
+    words, code, length = dict[str, bytes](), 0, 0
+    for symbol in sorted(range(256), key=lambda symbol: (_CODE_LENGTHS[symbol], symbol)):
         code <<= _CODE_LENGTHS[symbol] - length
         length = _CODE_LENGTHS[symbol]
-        node = 0
-        for shift in range(length - 1, 0, -1):
-            bit = code >> shift & 1
-            if not nodes[node][bit]:
-                nodes[node][bit] = len(nodes)
-                nodes.append([0, 0])
-            node = nodes[node][bit]
-        nodes[node][code & 1] = ~symbol
+        words[f"{code:0{length}b}"] = bytes([symbol])
         code += 1
-    return nodes
+    return words
 
 
-def _steps() -> list[tuple[int, bytes]]:
+def _steps(words: dict[str, bytes], nodes: dict[str, int]) -> list[tuple[int, bytes]]:
     """Return where four bits lead from each node, and the symbol on the way.
 
-    Four bits end one code word at most: the shortest has five. The end symbol leads to a node that
-    no string ends at and that nothing leads away from.
+    Four bits end one code word at most: the shortest has five. The word of the end leads to a node
+    that no string ends at and that nothing leads away from.
     """
-    nodes = _tree()
-    dead = len(nodes)
-    steps = []
-    for begin in range(dead):
-        for bits in range(16):
-            node, symbol = begin, b""
-            for shift in (3, 2, 1, 0):
-                node = nodes[node][bits >> shift & 1]
-                if node == ~_END:
-                    node = dead
-                    break
-                if node < 0:
-                    node, symbol = 0, bytes([~node])
-            steps.append((node, symbol))
+    steps, dead = [], len(nodes)
+    for begin in nodes:
+        for four in range(16):
+            bits = f"{begin}{four:04b}"
+            ends = (end for end in range(len(begin) + 1, len(bits) + 1) if bits[:end] in words)
+            end = next(ends, 0)
+            steps.append((nodes.get(bits[end:], dead), words.get(bits[:end], b"")))
     return steps + [(dead, b"")] * 16
 
 
-def _padding() -> frozenset[int]:
-    """Return the nodes that a string may end at: up to seven bits, all of them set, lead there."""
-    nodes, node, ends = _tree(), 0, [0]
-    for _ in range(7):
-        node = nodes[node][1]
-        ends.append(node)
-    return frozenset(ends)
-
-
-_STEPS: Final = _steps()
-_LAST: Final = _padding()
+_WORDS: Final = _words()
+_NODES: Final = dict.fromkeys(word[:length] for word in _WORDS for length in range(len(word)))
+_NUMBERS: Final = {begin: number for number, begin in enumerate(_NODES)}
+_STEPS: Final = _steps(_WORDS, _NUMBERS)
+_LAST: Final = frozenset(_NUMBERS["1" * bits] for bits in range(8))
+"""Nodes that a string may end at: up to seven bits, all of them set, lead there."""
 
 
 class Decoder:
@@ -126,7 +104,7 @@ class Decoder:
         self._size = 0
         self._limit = TABLE_BYTES
         self.changes = 0  # of the table: a block that made none means the same until the next one
-        self.decoded_fields = self.decoded_bytes = self.code_bytes = 0  # of all blocks
+        self.work = 0  # of all blocks
 
     def decode(self, block: bytes) -> list[Field]:
         """Return the fields of a block.
@@ -155,9 +133,9 @@ class Decoder:
                     continue
                 else:
                     field, at = self._literal(block, at, 4)
-                size += len(field[0]) + len(field[1]) + FIELD_BYTES
-                self.decoded_fields += 1
-                self.decoded_bytes += len(field[0]) + len(field[1])
+                length = len(field[0]) + len(field[1])
+                size += length + FIELD_BYTES
+                self.work += length + FIELD_WORK
                 if size <= self._max_bytes:
                     fields.append(field)
                 elif size > 4 * self._max_bytes:
@@ -193,7 +171,7 @@ class Decoder:
         data = block[begin:end]
         if not in_code:
             return data.decode("latin-1"), end
-        self.code_bytes += length
+        self.work += length * CODE_WORK
         return decode_huffman(data), end
 
     def _add(self, field: Field) -> None:

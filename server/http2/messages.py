@@ -157,15 +157,12 @@ class Incoming:
                 if len(self.ready) >= MAX_READY:
                     self._backlog += data
                     return
-                if not self._prefix and len(data) >= PREFIX_BYTES:
-                    prefix, data = data[:PREFIX_BYTES], data[PREFIX_BYTES:]
-                else:
-                    missing = PREFIX_BYTES - len(self._prefix)
-                    self._prefix += bytes(data[:missing])
-                    data = data[missing:]
-                    if len(self._prefix) < PREFIX_BYTES:
-                        return
-                    prefix, self._prefix = memoryview(self._prefix), b""
+                missing = PREFIX_BYTES - len(self._prefix)
+                self._prefix += data[:missing]
+                data = data[missing:]
+                if len(self._prefix) < PREFIX_BYTES:
+                    return
+                prefix, self._prefix = self._prefix, b""
                 length = self._begin(prefix)
                 if length <= len(data) and length <= SMALL_BYTES:
                     self._complete(bytes(data[:length]))
@@ -244,7 +241,7 @@ class Incoming:
         """Forget what was received, and what comes still: the call has ended."""
         self.give_up(BadMessage("the call has ended"))
 
-    def _begin(self, prefix: memoryview) -> int:
+    def _begin(self, prefix: bytes) -> int:
         """Read a prefix; returns the length of the message."""
         self._compressed = prefix[0] != 0
         length = int.from_bytes(prefix[1:], "big")

@@ -30,10 +30,8 @@ MAX_BLOCK_BYTES: Final = 1 << 16
 """Bytes of headers that are read at all; a peer that sends more loses its connection."""
 MAX_CONTINUATIONS: Final = 64
 """Frames that headers may be continued in."""
-BYTES_PER_COST: Final = 4096
-CODE_BYTES_PER_COST: Final = 256
-FIELDS_PER_COST: Final = 32
-"""Decoded bytes, those in Huffman's code, and fields that cost as much as a frame without use."""
+WORK_PER_COST: Final = 4096
+"""Work of decoding that costs as much as a frame without use."""
 KNOWN_BYTES, KNOWN_FIELDS, KNOWN_BLOCKS = 256, 32, 16
 """Longest block, and most blocks, that a connection remembers to read them once."""
 
@@ -84,16 +82,11 @@ class HeaderBlocks:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
 
     def cost(self) -> int:
-        """Return what was decoded since the last call, in frames without use.
+        """Return the work since the last call, in frames without use.
 
         Blocks that were read before cost nothing.
         """
-        decoded = self._decoder
-        whole = (
-            decoded.decoded_fields // FIELDS_PER_COST
-            + decoded.decoded_bytes // BYTES_PER_COST
-            + decoded.code_bytes // CODE_BYTES_PER_COST
-        )
+        whole = self._decoder.work // WORK_PER_COST
         cost, self._paid = whole - self._paid, whole
         return cost
 

@@ -23,7 +23,7 @@ from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.calls import Call, HandlerOf
 from braid.server.http2.connection import HttpConnection
 from braid.server.http2.floods import ReadTurns
-from braid.server.http2.streams import ConnectionLimits, HttpStream
+from braid.server.http2.streams import Cancel, ConnectionLimits, HttpStream
 
 FLUSH_SECONDS: Final = 1.0
 """Time for the last bytes of answers to go out after their calls have ended."""
@@ -70,7 +70,6 @@ class Server(grpc.aio.Server):
             handler_of = partial(interceptor.intercept_service, handler_of)
         self._handler_of = handler_of
         self._is_stopping = False
-        self._stopped = asyncio.Event()
         self._emptied = asyncio.Event()  # no connection is left
         self._emptied.set()
 
@@ -143,7 +142,6 @@ class Server(grpc.aio.Server):
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         await self._flush()
-        self._stopped.set()
 
     async def _flush(self) -> None:
         """Wait until the connections that are closing have sent everything."""
@@ -154,18 +152,14 @@ class Server(grpc.aio.Server):
             connection.abort()
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        """Wait until the server is stopped; returns True if ``timeout`` seconds were not enough."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._stopped.wait()
-            return False
-        return True
+        """Not offered: who serves knows when it calls ``stop``."""
+        raise NotImplementedError
 
-    def _begin(self, connection: HttpConnection, stream: HttpStream) -> Call:
+    def _begin(self, connection: HttpConnection, stream: HttpStream) -> Cancel:
         if not connection.place.is_known:
             shown = (v for k, v in stream.head.invocation_metadata if k == "authorization")
             self._places.used(connection.place, str(next(shown, "")))
-        return Call(self._handler_of, self._calls, connection, stream)
+        return Call(self._handler_of, self._calls, connection, stream).cancel
 
     def _connected(self, place: Place) -> HttpConnection:
         connection = HttpConnection(self._limits, self._arrivals, self._turns, self._begin)
@@ -209,23 +203,20 @@ def sockets_of(host: str, port: int) -> list[socket.socket]:
     )
     bound: list[socket.socket] = []
     absent: OSError | None = None
-    try:
+    with contextlib.ExitStack() as opened:
         for family, place in places:
             try:
-                opened = _listening_at(family, (place[0], port, *place[2:]))
+                listening = _listening_at(family, (place[0], port, *place[2:]))
             except OSError as error:
                 if error.errno not in _NOT_HERE:
                     raise
                 absent = error
                 continue
-            bound.append(opened)
-            port = int(opened.getsockname()[1])
+            bound.append(opened.enter_context(listening))
+            port = int(listening.getsockname()[1])
         if not bound:
             raise absent or OSError(errno.EADDRNOTAVAIL, "the host has no address")
-    except OSError:
-        for opened in bound:
-            opened.close()
-        raise
+        opened.pop_all()
     return bound
 
 
@@ -242,17 +233,8 @@ def _has_ipv6() -> bool:
 
 
 def _listening_at(family: int, place: Any) -> socket.socket:
-    """Return a socket that is bound to an address; one for all of IPv6 takes IPv4, too."""
-    # asyncio turns Nagle's delays off where the protocol is named.
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            is_wildcard = place[0] == "::"
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not is_wildcard))
-        bound.bind(place)
-        bound.listen(BACKLOG)
-    except OSError:
-        bound.close()
-        raise
+    """Return a socket that listens at an address; one for all of IPv6 takes IPv4, too."""
+    is_for_all = family == socket.AF_INET6 and place[0] == "::"
+    bound = socket.create_server(place, family=family, backlog=BACKLOG, dualstack_ipv6=is_for_all)
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted ones inherit it
     return bound

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from braid.server.http2 import frames
 from braid.server.http2.answer_headers import ENCODINGS, NOT_GRPC, write_refusal
@@ -51,11 +51,8 @@ class ConnectionLimits:
     open_methods: frozenset[str] = frozenset()  # that strangers may call
 
 
-class CallOfStream(Protocol):
-    """Call that a stream carries."""
-
-    def cancel(self) -> None:
-        """End it, as the caller has left."""
+Cancel = Callable[[], object]
+"""Ends the call of a stream, as its caller has left."""
 
 
 class HttpStream:
@@ -64,7 +61,7 @@ class HttpStream:
     __slots__ = (
         "arrival",
         "began_at",
-        "call",
+        "cancel",
         "head",
         "incoming",
         "is_counted",
@@ -81,7 +78,7 @@ class HttpStream:
         self.incoming = incoming
         self.outgoing = outgoing
         self.began_at = began_at  # seconds of ``time.monotonic``
-        self.call: CallOfStream | None = None
+        self.cancel: Cancel | None = None  # once the call has begun
         self.is_counted = True  # among the calls under way
         self.length_left = head.length  # bytes of the body to come, if the headers told
         self.arrival: Arrival | None = None  # what has come, once something has
@@ -97,7 +94,7 @@ class ConnectionStreams:
         limits: ConnectionLimits,
         sender: Sender,
         budget: FrameBudget,
-        begin: Callable[[HttpStream], CallOfStream],
+        begin: Callable[[HttpStream], Cancel],
     ) -> None:
         self.last = 0  # number of the stream that was opened last
         self.running = 0  # calls, those among them that their callers have left
@@ -148,34 +145,9 @@ class ConnectionStreams:
             self._budget.spend()
             self._sender.reset(number, ErrorCode.REFUSED_STREAM)
             return
-        if fields is None:
-            self._budget.spend(FRAMES_PER_LONG)
-            self._refuse(number, is_last, _HEADERS_TOO_LONG)
-            return
-        try:
-            # Headers that are given as the same list as those of the call before were read then.
-            if self._last_read is not None and self._last_read[0] is fields:
-                head = self._last_read[1]
-            else:
-                head = read_head(fields)
-                is_short = head.size_bytes <= KNOWN_HEAD_BYTES
-                self._last_read = (fields, head) if is_short else None
-        except HeadersTooLong:
-            self._budget.spend(FRAMES_PER_LONG)
-            self._refuse(number, is_last, _HEADERS_TOO_LONG)
-            return
-        except BadTimeout as error:
-            refusal = write_refusal(13, str(error))  # INTERNAL, as gRPC does
-            self._refuse(number, is_last, refusal)
-            return
-        except BadHead:
-            self._refuse(number, is_last, NOT_GRPC)
-            return
-        if is_last and head.length:
-            self._refuse(number, is_last, NOT_GRPC)
-            return
-        if head.encoding not in ENCODINGS:
-            self._refuse(number, is_last, _UNKNOWN_ENCODING)
+        head = self._read(fields, is_last)
+        if isinstance(head, bytes):
+            self._refuse(number, is_last, head)
             return
         is_open, size_bytes = head.method in self._limits.open_methods, head.size_bytes + CALL_BYTES
         if not self.memory.hold(size_bytes):
@@ -190,7 +162,30 @@ class ConnectionStreams:
         self.running += 1
         if is_last:
             incoming.end()
-        stream.call = self._begin(stream)
+        stream.cancel = self._begin(stream)
+
+    def _read(self, fields: list[Field] | None, is_last: bool) -> RequestHead | bytes:
+        """Return the head of a call, or the header block of the answer that refuses it."""
+        try:
+            if fields is None:
+                raise HeadersTooLong
+            # Headers that are given as the same list as those of the call before were read then.
+            if self._last_read is not None and self._last_read[0] is fields:
+                head = self._last_read[1]
+            else:
+                head = read_head(fields)
+                is_short = head.size_bytes <= KNOWN_HEAD_BYTES
+                self._last_read = (fields, head) if is_short else None
+        except HeadersTooLong:
+            self._budget.spend(FRAMES_PER_LONG)
+            return _HEADERS_TOO_LONG
+        except BadTimeout as error:
+            return write_refusal(13, str(error))  # INTERNAL, as gRPC does
+        except BadHead:
+            return NOT_GRPC
+        if is_last and head.length:
+            return NOT_GRPC
+        return head if head.encoding in ENCODINGS else _UNKNOWN_ENCODING
 
     def _refuse(self, number: int, is_last: bool, block: bytes) -> None:
         """Answer what does not become a call."""
@@ -253,5 +248,5 @@ class ConnectionStreams:
     def _leave(self, stream: HttpStream) -> None:
         self._open.pop(stream.outgoing.number, None)
         self._sender.leave(stream.outgoing)
-        if stream.call is not None:
-            stream.call.cancel()
+        if stream.cancel is not None:
+            stream.cancel()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,26 +62,24 @@ class Certificates:
         return self._files.client_authority is not None
 
     def grpc_context(self) -> ssl.SSLContext:
-        """Return TLS for a port of gRPC, which follows the files; HTTP/2 is agreed on by ALPN."""
-
-        def follow(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-            connection.context = self.newest().grpc
-
-        context = self._load().grpc
-        context.sni_callback = follow  # called for every connection, name or not
-        return context
+        """Return TLS for a port of gRPC; HTTP/2 is agreed on by ALPN."""
+        return self._following(attrgetter("grpc"))
 
     def http_context(self) -> ssl.SSLContext:
-        """Return TLS for the HTTP port, which follows the files; callers may show a certificate.
+        """Return TLS for the HTTP port, whose callers may show a certificate.
 
         Probes and browsers show none; the protocol's calls need one where gRPC's do.
         """
+        return self._following(attrgetter("http"))
+
+    def _following(self, of: Callable[[_Contexts], ssl.SSLContext]) -> ssl.SSLContext:
+        """Return a context whose connections have the newest certificates."""
 
         def follow(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-            connection.context = self.newest().http
+            connection.context = of(self.newest())
 
-        context = self._load().http
-        context.sni_callback = follow
+        context = of(self._load())
+        context.sni_callback = follow  # called for every connection, name or not
         return context
 
     def newest(self) -> _Contexts:

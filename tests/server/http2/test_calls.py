@@ -40,9 +40,9 @@ async def count(requests: AsyncIterator[bytes], _: Any) -> bytes:
     return str([len(request) async for request in requests]).encode()
 
 
-async def generate(request: bytes, _: Any) -> AsyncIterator[bytes]:
+async def generate(request: bytes, context: Any) -> None:
     for number in range(int(bytes(request))):
-        yield bytes([number]) * number
+        await context.write(bytes([number]) * number)
 
 
 async def late_sum(requests: AsyncIterator[bytes], _: Any) -> bytes:
@@ -54,10 +54,10 @@ poured = [0]
 """Messages of ``pour`` that were sent."""
 
 
-async def pour(_: bytes, __: Any) -> AsyncIterator[bytes]:
+async def pour(_: bytes, context: Any) -> None:
     poured[0] = 0
     while True:
-        yield bytes(1 << 20)
+        await context.write(bytes(1 << 20))
         poured[0] += 1
 
 

@@ -29,7 +29,7 @@ class Waiting:
         if self._turns.has_time(monotonic()):
             self._has_read.append(self._name)
         else:
-            self._turns.wait(self)
+            self._turns.wait(self.read_on)
 
 
 @pytest.mark.usefixtures("_short")
@@ -39,7 +39,7 @@ async def test_those_that_wait_read_in_their_order_a_turn_each() -> None:
     assert not made.has_time(monotonic())
 
     for name in "abc":
-        made.wait(Waiting(name, made, has_read))
+        made.wait(Waiting(name, made, has_read).read_on)
     seen = [has_read.copy()]
     while len(has_read) < 3:
         await asyncio.sleep(0)
