@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from braid.server.cli.local import demo_compare
 from braid.server.cli.local.demo import _print_comparison
-from braid.server.cli.local.demo_networks import compare
 from tests.client.fake_server import FakeServer
 
 
@@ -54,11 +54,11 @@ def test_engines_that_are_slow_run_once_in_one_round(monkeypatch: pytest.MonkeyP
         return 6e7
 
     monkeypatch.setattr("time.monotonic", lambda: now)
-    samples, rounds, _ = compare._in_turns({"slow": slow, "quick": lambda: 1.0})
+    samples, rounds, _ = demo_compare._in_turns({"slow": slow, "quick": lambda: 1.0})
 
     assert rounds == 1
     assert len(samples["slow"]) == 1
-    assert len(samples["quick"]) == compare.TURN_RUNS
+    assert len(samples["quick"]) == demo_compare.TURN_RUNS
 
 
 def start_demo(folder: Path, **variables: str) -> subprocess.Popen[str]:

@@ -1,7 +1,7 @@
 """``braid demo``: the main job from end to end, on a server and a store of its own.
 
     export two networks ──> braid serve ──> register, with progress ──> what was found, as text
-    ──> one table: what serves, beside other engines (demo_networks/compare.py) ──> SIGTERM
+    ──> one table: what serves, beside other engines (demo_compare.py) ──> SIGTERM
 
 SqueezeNet's operators keep both cores busy one after the other; a classifier and a detector over
 one image leave a planner something to do.
@@ -36,11 +36,11 @@ from braid.server.cli.remote.schedule import schedule_lines
 from braid.server.cli.text import duration_text, print_table, say
 from braid_client import Client, DeadlineExceeded, FailedPrecondition, JobFailed, JobState
 
-OFFERED = ("squeezenet", "classifier_and_detector", "inception_v3")
-NETWORKS = OFFERED[:2]
+NETWORKS = ("squeezenet", "classifier_and_detector")
 SEARCH_SECONDS = 90.0  # of all networks; where other processes have the cores a search takes longer
 BUSY = 0.05  # part of the time without a core
-EXPORT = "braid.server.cli.local.demo_networks"  # in a process of its own, as it loads torch
+EXPORT = "braid.server.cli.local.demo_networks"  # in processes of their own, as both load torch
+COMPARE = "braid.server.cli.local.demo_compare"
 TOLERANCE = 1e-4  # relative to the largest output
 START_SECONDS, STOP_SECONDS = 60.0, 30.0
 READY = re.compile(r" ready .*grpc=(?P<grpc>\S+) http=(?P<http>\S+)")  # in the server's log
@@ -57,10 +57,17 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--networks",
         metavar="NAME,NAME,...",
-        type=lambda text: tuple(text.split(",")),
+        type=_names,
         default=NETWORKS,
-        help=f"of {', '.join(OFFERED)} (default: {','.join(NETWORKS)})",
+        help=f"of {', '.join(NETWORKS)} (default: both)",
     )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not set(names) <= set(NETWORKS):
+        raise argparse.ArgumentTypeError(f"{text!r}: give some of {', '.join(NETWORKS)}")
+    return names
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
                 signal.signal(number, _as_interrupt)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="braid-demo-")))
         _heading("Exporting the networks as ONNX, starting a server")
-        command = python_command(EXPORT, *args.networks, "--out", str(folder))
+        command = python_command(EXPORT, str(folder), *args.networks)
         with _child(command) as export:
             server = stack.enter_context(_serving(folder))
             _finish(export, "exporting the networks")
@@ -85,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
             for line in schedule_lines(name, schedule_from_json(client.schedule(name)[0])):
                 say(line)
         _heading("What serves, beside other engines")
-        with _child(python_command(f"{EXPORT}.compare", server, str(folder), *names)) as comparison:
+        with _child(python_command(COMPARE, server, str(folder), *names)) as comparison:
             _finish(comparison, "the comparison")
         _print_comparison(json.loads((folder / "compared.json").read_text()), in_time)
         _heading("Stopping the server")

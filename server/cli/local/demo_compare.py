@@ -1,6 +1,6 @@
 """Latency of networks of the demo as Braid serves them, and in other engines: all in turns.
 
-``python -P -m braid.server.cli.local.demo_networks.compare SERVER FOLDER NAME...`` reads
+``python -P -m braid.server.cli.local.demo_compare SERVER FOLDER NAME...`` reads
 ``FOLDER/NAME.onnx`` and writes ``FOLDER/compared.json``. Braid's time is that on its device,
 without gRPC, as the others run in this process; all have as many threads.
 """
@@ -22,7 +22,7 @@ from braid.core.allowance import cpu_allowance
 from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
 from braid.engine.cpu.engines import installed_engines
 from braid.engine.program.engines import EnginePlace
-from braid.server.cli.local.demo_networks.network import NETWORKS
+from braid.server.cli.local.demo_networks import NETWORKS
 from braid_client import Client
 
 MOST_ROUNDS, ROUNDS_SECONDS = 10, 10.0  # of one network; there is one round at least
@@ -40,9 +40,8 @@ def _compared(client: Client, name: str, file: Path) -> dict[str, Any]:
     """Medians in microseconds, largest error beside ONNX Runtime, rounds, part of time waited."""
     network, threads = NETWORKS[name], cpu_allowance().threads
     torch.set_num_threads(threads)
-    module, images = network.build(), network.example_inputs(1)
-    inputs = dict(zip(network.input_names, images, strict=True))
-    arrays = {key: value.numpy() for key, value in inputs.items()}
+    module, image = network.build(), network.image(1)
+    inputs, arrays = {"image": image}, {"image": image.numpy()}
     place = EnginePlace(threads)
     wholes = {key: engine.compile(file, place) for key, engine in installed_engines().items()}
     ours, theirs = client.infer(name, arrays).outputs, wholes[ONNXRUNTIME].run(inputs)
@@ -53,7 +52,7 @@ def _compared(client: Client, name: str, file: Path) -> dict[str, Any]:
     runs: dict[str, Callable[[], float]] = {
         "Braid": lambda: client.infer(name, arrays).timing.compute_us,
         **{RUNTIMES[key]: partial(_timed_us, whole.run, inputs) for key, whole in wholes.items()},
-        "PyTorch": partial(_timed_us, module, *images),
+        "PyTorch": partial(_timed_us, module, image),
     }
     with torch.inference_mode():
         samples, rounds, waited = _in_turns(runs)
