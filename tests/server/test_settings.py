@@ -87,7 +87,6 @@ def test_sizes_lists_levels_and_paths_are_read_as_people_write_them(
         ("NODE_NAME", "a b", "letters, digits"),
         ("NODE_ADDRESS", "here", "give HOST:PORT"),
         ("LEASE_SECONDS", "0.5", "greater than or equal to 1"),
-        ("POLL_SECONDS", "0", "greater than 0"),
     ],
 )
 def test_a_bad_value_stops_the_start_with_one_line_that_names_it(
@@ -210,8 +209,6 @@ def test_the_limits_of_all_processes_add_up_to_no_more_than_the_budget(
 
     assert sum(counts[name] * size for name, size in parts.items()) <= settings.memory_bytes
     assert parts["worker"] > settings.memory_bytes // devices // 5
-    assert settings.profiling_memory_bytes < settings.bench_memory_bytes
-    assert settings.planner_memory_bytes == settings.bench_memory_bytes
 
 
 def test_the_usual_budget_is_four_fifths_of_what_the_container_may_use(
