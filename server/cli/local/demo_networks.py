@@ -1,113 +1,121 @@
-"""Networks of ``braid demo`` as ONNX files: plain torch, seeded weights, no downloads.
+"""Networks of ``braid demo`` as ONNX files: seeded weights, no downloads.
 
 ``python -P -m braid.server.cli.local.demo_networks FOLDER NAME...`` writes ``FOLDER/NAME.onnx``:
-a process of its own, as this loads torch.
+a process of its own, as this loads onnx.
 """
 
 from __future__ import annotations
 
 import sys
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 
-
-class Fire(nn.Module):
-    """Squeeze to few channels, expand by 1x1 and 3x3 side by side; ``expand`` is of each."""
-
-    def __init__(self, channels: int, squeeze: int, expand: int) -> None:
-        super().__init__()
-        self.squeeze = nn.Conv2d(channels, squeeze, 1)
-        self.expand1x1 = nn.Conv2d(squeeze, expand, 1)
-        self.expand3x3 = nn.Conv2d(squeeze, expand, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, channels, h, w] to [batch, 2 * expand, h, w]."""
-        squeezed = torch.relu(self.squeeze(x))
-        return torch.relu(torch.cat([self.expand1x1(squeezed), self.expand3x3(squeezed)], dim=1))
+Plan = Sequence[tuple[int, int] | None]
+"""Fire modules: squeezed channels, and those of each of two expansions; None is a pool."""
 
 
-def _fires(channels: int, *plan: tuple[int, int] | None) -> nn.Sequential:
-    """Convolution and fire modules; ``plan``: squeeze and expand of each, None for a pool."""
-    layers: list[nn.Module] = [nn.Conv2d(3, channels, 3, stride=2), nn.ReLU(), nn.MaxPool2d(3, 2)]
-    for sizes in plan:
-        layers.append(nn.MaxPool2d(3, 2) if sizes is None else Fire(channels, *sizes))
-        channels = channels if sizes is None else 2 * sizes[1]
-    return nn.Sequential(*layers)
+class Writer:
+    """A graph under construction; each method returns the name of the tensor that it makes."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+        self._random = np.random.default_rng(0)
+
+    def add(self, kind: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+        made = name or f"{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, inputs, [made], made, **attributes))
+        return made
+
+    def conv(self, x: str, inputs: int, outputs: int, side: int = 1, **attributes: Any) -> str:
+        """Add a convolution whose weights keep the size of activations (He et al., 2015)."""
+        limit = (6 / (inputs * side * side)) ** 0.5
+        shape = (outputs, inputs, side, side)
+        names = []
+        for values in (
+            self._random.uniform(-limit, limit, shape),
+            self._random.uniform(-0.1, 0.1, outputs),
+        ):
+            names.append(f"weight_{len(self.weights)}")
+            self.weights.append(numpy_helper.from_array(values.astype(np.float32), names[-1]))
+        return self.add("Conv", x, *names, **attributes)
+
+    def relu(self, x: str) -> str:
+        return self.add("Relu", x)
+
+    def pool(self, x: str) -> str:
+        return self.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2])
+
+    def fires(self, x: str, channels: int, plan: Plan) -> str:
+        """Add a convolution over an image, and the modules of ``plan``."""
+        x = self.pool(self.relu(self.conv(x, 3, channels, 3, strides=[2, 2])))
+        for module in plan:
+            if module is None:
+                x = self.pool(x)
+                continue
+            squeeze, expand = module
+            x = self.relu(self.conv(x, channels, squeeze))
+            small = self.relu(self.conv(x, squeeze, expand))
+            large = self.relu(self.conv(x, squeeze, expand, 3, pads=[1, 1, 1, 1]))
+            x, channels = self.add("Concat", small, large, axis=1), 2 * expand
+        return x
+
+    def logits(self, x: str) -> None:
+        self.add("Flatten", self.add("GlobalAveragePool", x), name="logits")
 
 
-def _pooled() -> list[nn.Module]:
-    return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+def _squeezenet(to: Writer) -> None:
+    """Write SqueezeNet 1.1 (Iandola et al., 2016)."""
+    plan = ((16, 64), (16, 64), None, (32, 128), (32, 128), None)
+    x = to.fires("image", 64, (*plan, (48, 192), (48, 192), (64, 256), (64, 256)))
+    to.logits(to.relu(to.conv(x, 512, 1000)))
 
 
-def squeezenet() -> nn.Module:
-    """SqueezeNet 1.1 (Iandola et al., 2016)."""
-    plan = (16, 64), (16, 64), None, (32, 128), (32, 128), None
-    fires = _fires(64, *plan, (48, 192), (48, 192), (64, 256), (64, 256))
-    return nn.Sequential(fires, nn.Conv2d(512, 1000, 1), nn.ReLU(), *_pooled())
-
-
-class ClassifierAndDetector(nn.Module):
-    """Two small networks over one image; neither reads from the other, so both can run at once.
+def _classifier_and_detector(to: Writer) -> None:
+    """Write two small networks over one image; neither reads from the other.
 
     Their operators gain little from a second core, and both together keep two cores busy.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        plan = (16, 32), (16, 32), None, (32, 64), (32, 64), None, (48, 96), (48, 96), (64, 128)
-        self.classifier = nn.Sequential(_fires(32, *plan), nn.Conv2d(256, 100, 1), *_pooled())
-        self.detector = nn.Sequential(_fires(32, *plan), nn.Conv2d(256, 5, 1), nn.Sigmoid())
-
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits [batch, 100] and score, centre and size by cell [batch, 5, 5, 5]."""
-        return self.classifier(image), self.detector(image)
+    plan = ((16, 32), (16, 32), None, (32, 64), (32, 64), None, (48, 96), (48, 96), (64, 128))
+    to.logits(to.conv(to.fires("image", 32, plan), 256, 100))
+    to.add("Sigmoid", to.conv(to.fires("image", 32, plan), 256, 5), name="boxes")
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
     """A network of one input, ``image`` [batch, 3, side, side]."""
 
-    construct: Callable[[], nn.Module]
     side: int
-    outputs: tuple[str, ...]
-
-    def build(self) -> nn.Module:
-        """Return the network with weights that keep the size of activations (He et al., 2015)."""
-        torch.manual_seed(0)
-        module = self.construct()
-        for layer in module.modules():
-            if isinstance(layer, nn.Conv2d):
-                nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
-        return module.eval().requires_grad_(requires_grad=False)
-
-    def image(self, batch: int) -> Tensor:
-        return torch.rand(batch, 3, self.side, self.side, generator=torch.Generator())
+    outputs: Mapping[str, Sequence[int]]  # extents after the batch
+    write: Callable[[Writer], None]
 
 
 NETWORKS: Mapping[str, Network] = {
-    "squeezenet": Network(squeezenet, 224, ("logits",)),
-    "classifier_and_detector": Network(ClassifierAndDetector, 96, ("logits", "boxes")),
+    "squeezenet": Network(224, {"logits": [1000]}, _squeezenet),
+    "classifier_and_detector": Network(
+        # A box is score, centre and size of what is in a cell.
+        *(96, {"logits": [100], "boxes": [5, 5, 5]}, _classifier_and_detector)
+    ),
 }
 
 
 def write_onnx(network: Network, path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # this exporter, which needs no package, calls itself old
-        torch.onnx.export(
-            network.build(),
-            (network.image(2),),  # of one row, the batch would be no open dimension
-            str(path),
-            dynamo=False,
-            opset_version=17,
-            input_names=["image"],
-            output_names=list(network.outputs),
-            dynamic_axes={name: {0: "batch"} for name in ("image", *network.outputs)},
-        )
+    writer = Writer()
+    network.write(writer)
+    of = {"image": [3, network.side, network.side], **network.outputs}
+    image, *outputs = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", *extents])
+        for name, extents in of.items()
+    )
+    graph = helper.make_graph(writer.nodes, path.stem, [image], outputs, writer.weights)
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
 
 
 if __name__ == "__main__":
