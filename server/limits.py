@@ -12,15 +12,15 @@ from braid.server.store.database.opening import database_url
 from braid.server.store.quota import StoreLimits
 from braid.server.store.serving_config import BatchPolicy, queue_limit_s
 
-ROWS_A_REQUEST = 4
-"""Rows that may wait for each request that may."""
+LEAST_QUEUED_ROWS = 4096
+"""Rows that may wait for one model, however few requests may."""
 
 
 def batch_policy(settings: Settings) -> BatchPolicy:
     return BatchPolicy(
         max_wait_s=settings.max_batch_wait_ms / 1000,
         max_requests=settings.max_queue_requests,
-        max_rows=ROWS_A_REQUEST * settings.max_queue_requests,
+        max_rows=max(LEAST_QUEUED_ROWS, 4 * settings.max_queue_requests),
         max_queue_s=queue_limit_s(settings.max_queue_ms),
         side_by_side=settings.side_by_side,
         explore_share=settings.plan_explore_share,

@@ -137,7 +137,7 @@ class Settings(FleetSettings):
     max_models: int = Field(default=1000, ge=1)
     max_store_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
-    # Requests that may wait in the queue of one model, of four rows each on average.
+    # Requests that may wait in the queue of one model; rows: four times as many, at least 4096.
     max_queue_requests: int = Field(default=1024, ge=1)
 
     # A request that would wait longer than this for the device is refused at once; 0: no limit.
