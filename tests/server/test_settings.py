@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from braid.core.errors import StartupError
-from braid.server.limits import store_database
+from braid.server.limits import batch_policy, memory_limits, store_database
 from braid.server.settings import GIB, MIB, load_settings, shown_settings
 
 
@@ -225,6 +225,21 @@ def test_a_limit_that_is_set_stays_and_changes_no_other() -> None:
 
     assert settings.worker_memory_bytes == GIB
     assert settings.import_memory_bytes == usual.import_memory_bytes
+
+
+def test_limits_follow_from_the_settings_beside_them() -> None:
+    settings = load_settings(
+        {
+            "connection_memory_bytes": "8MiB",
+            "import_wall_seconds": 90,
+            "max_queue_requests": 2000,
+        }
+    )
+
+    assert memory_limits(settings).stream_bytes == 2 * MIB
+    assert settings.import_limits.cpu_seconds == 60
+    assert batch_policy(settings).max_rows == 8000
+    assert batch_policy(load_settings({"max_queue_requests": 1})).max_rows == 4096
 
 
 @pytest.mark.parametrize(("given", "named"), [("512MiB", "512.0MiB"), ("", "819.2MiB")])
