@@ -55,7 +55,7 @@ class Numbers:
 
         Raises InvalidRequest: they are no JSON.
         """
-        text = self.text.translate(_SPACES)
+        text = self.text if len(self.shape or ()) == 1 else self.text.translate(_SPACES)
         end, last = 0, len(text) - 1  # of the outermost brackets
         while end < last:
             at = end + 1
@@ -122,18 +122,20 @@ def _numbers_apart(body: bytes) -> Work[tuple[bytes, dict[str, Numbers]]]:
             continue
         yield
         first = found.end() - 1
-        text = body[first:quote].partition(b"}")[0].partition(b"{")[0]
-        text = text[: text.rfind(b"]") + 1]
-        if len(text) >= LONG_BYTES:
-            key = token_hex(8)
+        braces = [at for brace in (b"{", b"}") if (at := body.find(brace, first, quote)) >= 0]
+        last = body.rfind(b"]", first, min(braces, default=quote)) + 1
+        if last - first >= LONG_BYTES:
+            text, key = body[first:last], token_hex(8)
             numbers[key] = Numbers(text, (yield from _shape(text)))
             rest += (body[kept:first], b'{"%s":0}' % key.encode())
-            kept = first + len(text)
+            kept = last
     return b"".join([*rest, body[kept:]]), numbers
 
 
 def _shape(text: bytes) -> Work[tuple[int, ...] | None]:
     """Return the extents of a list; None: they differ, or its brackets are no pairs."""
+    if text.find(b"[", 1) < 0 and text.find(b"]") == len(text) - 1:
+        return (text.count(b",") + 1,)
     brackets = text.translate(None, _STRUCTURE)
     depth = len(brackets) - len(brackets.lstrip(b"["))
     if depth > MAX_DEPTH:
