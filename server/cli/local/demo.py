@@ -204,7 +204,10 @@ def _register(client: Client, name: str, folder: Path, seconds: float) -> bool:
         except DeadlineExceeded:
             with suppress(FailedPrecondition):  # it ended just now
                 client.cancel_job(job.id)
-            say("the search for plans was cut short: other processes have the cores")
+            say(
+                "the search for plans was cut short, as other processes have the cores; on a quiet "
+                "machine it looks different"
+            )
             return False
     if job.state is not JobState.READY:  # the demo is about schedules
         raise JobFailed(job)

@@ -16,6 +16,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -31,7 +32,7 @@ from braid.server.servicers.oip.tensors import OpenInference, SplitMessage
 from braid.server.servicers.oip.wire import messages
 from braid.server.servicers.rest.answers import Written, measured
 from braid.server.servicers.rest.json_messages import parameter, parameters_of, set_parameter
-from braid.server.servicers.rest.json_reading import JsonBody, read_json
+from braid.server.servicers.rest.json_reading import JsonBody, Numbers, read_json
 from braid.server.servicers.rest.json_tensors import PIECE_ELEMENTS, raw_of, texts_of
 from braid_client.wire_fields import Part
 
@@ -41,6 +42,9 @@ MAX_JSON_BYTES = 16 << 20
 
 AT_ONCE_BYTES = 1 << 20
 """Tensors that are written as JSON before their answer is sent; larger ones are meanwhile."""
+
+MAX_SHAPE_BYTES = 1 << 19
+"""Text of a shape; any that a tensor can have takes less."""
 
 SMALL_BYTES = 1 << 16
 """Answers up to this size are sent as a whole, with their head."""
@@ -217,6 +221,8 @@ def _flag(value: object, name: str) -> bool:
 
 def _shape(body: JsonBody, given: Mapping[str, Any], where: str) -> list[int]:
     shape = body.list_of(given.get("shape"))
+    if isinstance(shape, Numbers) and len(shape.text) <= MAX_SHAPE_BYTES:
+        shape = list(chain.from_iterable(shape.elements()))
     if not isinstance(shape, list) or not all(
         type(extent) is int and -(2**63) <= extent < 2**63 for extent in shape
     ):
