@@ -18,6 +18,7 @@ from time import perf_counter_ns
 
 import torch
 
+from benchmarks.networks.network import Network
 from benchmarks.networks.registry import NETWORKS, arrays_of, inputs_of
 from braid.core.plan import plan_from_json
 from braid.core.precision import BF16, FP32, PRECISIONS
@@ -31,7 +32,6 @@ from braid.engine.ops.dtypes import spec_of
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.engine.runtime.threads import usable_cpus
 from braid.engine.worker.models import ModelTable
-from braid.server.cli.local.demo_networks.network import Network
 
 Run = Callable[[], object]
 

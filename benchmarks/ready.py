@@ -30,10 +30,10 @@ from benchmarks.load.children import running
 from benchmarks.load.processes import braid_server
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.fires import FIRES
+from benchmarks.networks.onnx_file import write_onnx
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.reports import numbers, parser_of, write_report
 from benchmarks.states import add_state, by_state, in_state
-from braid.server.cli.local.demo_networks.onnx_file import write_onnx
 from braid_client import Client
 
 LOOP = "while True: pass"

@@ -34,6 +34,8 @@ from torch import Tensor, nn
 from benchmarks import environment
 from benchmarks.load.processes import BraidServer, braid_server
 from benchmarks.networks import NETWORKS
+from benchmarks.networks.network import Network
+from benchmarks.networks.onnx_file import write_onnx
 from benchmarks.networks.registry import arrays_of
 from benchmarks.peers.hosting.contract import find_contenders
 from benchmarks.peers.hosting.servers import Hosting, serving
@@ -42,8 +44,6 @@ from benchmarks.peers.load.tensors import Question
 from benchmarks.reports import cases_parser, numbers, write_report
 from benchmarks.states import add_state, by_state, in_state
 from braid.engine.runtime.threads import usable_cpus
-from braid.server.cli.local.demo_networks.network import Network
-from braid.server.cli.local.demo_networks.onnx_file import write_onnx
 
 SINGLE = (1, 4, 8, 16)
 SETS = ((1, 8), (1, 4, 16))

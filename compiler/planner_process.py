@@ -95,7 +95,7 @@ def main() -> None:
     except MemoryError:
         resource.setrlimit(resource.RLIMIT_AS, (most, most))  # to say so takes some
         message = "the planner ran out of memory; lower its limits r and s, or raise "
-        message += "BRAID_PLANNER_MEMORY_BYTES on the server"
+        message += "BRAID_MEMORY_BYTES on the server"
         conversation.send(PlanningError(message))
     except Exception:
         traceback.print_exc()

@@ -40,7 +40,7 @@ STOP_AGAIN_S = 0.1
 
 OUT_OF_MEMORY = (
     "the planner ran out of memory; lower its limits r and s, or raise on the server "
-    "BRAID_PLANNER_MEMORY_BYTES"
+    "BRAID_MEMORY_BYTES"
 )
 TOO_LONG = (
     "the planner searched for more than {:g} s; lower its limits r and s, or raise "

@@ -281,7 +281,7 @@ async def _schedule(
         report = _say_nothing
     else:
         progress.begun()
-    limits = SearchLimits(settings.planner_memory_bytes, settings.planner_search_seconds)
+    limits = SearchLimits(settings.bench_memory_bytes, settings.planner_search_seconds)
     planner = PlannerProcess(limits.memory_bytes, limits.seconds)
     options = CompileOptions(planner, settings.tolerance, limits, samples, is_brief=is_brief)
     cache = Cache(folder.results, folder.call, device.device_key, list(keys.values()))

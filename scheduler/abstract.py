@@ -32,11 +32,11 @@ class AbstractGraph:
     facts: DeviceFacts
 
 
-def load_abstract_graph(text: str) -> AbstractGraph:
+def load_abstract_graph(text: str | bytes) -> AbstractGraph:
     """Read an abstract graph from JSON; InvalidArtefact names the operator at fault."""
     try:
         document = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArtefact(f"the graph is not JSON: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("operators"), list):
         raise InvalidArtefact('a graph is an object with a list of "operators"')

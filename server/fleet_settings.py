@@ -61,11 +61,9 @@ class FleetSettings(BaseSettings):
     node_name: str = Field(default_factory=default_node_name)
     node_address: str = ""
 
-    # A server that has not been heard of for so long loses its jobs to the others.
+    # A server that has not been heard of for so long loses its jobs to the others. So often the
+    # database is read for what others changed and no notification told.
     lease_seconds: float = Field(default=10.0, ge=1, le=3600)
-
-    # Time between two looks at the database for what others changed and no notification told.
-    poll_seconds: float = Field(default=10.0, gt=0, le=3600)
 
     @property
     def is_fleet(self) -> bool:

@@ -12,12 +12,15 @@ from braid.server.store.database.opening import database_url
 from braid.server.store.quota import StoreLimits
 from braid.server.store.serving_config import BatchPolicy, queue_limit_s
 
+LEAST_QUEUED_ROWS = 4096
+"""Rows that may wait for one model, however few requests may."""
+
 
 def batch_policy(settings: Settings) -> BatchPolicy:
     return BatchPolicy(
         max_wait_s=settings.max_batch_wait_ms / 1000,
         max_requests=settings.max_queue_requests,
-        max_rows=settings.max_queue_rows,
+        max_rows=max(LEAST_QUEUED_ROWS, 4 * settings.max_queue_requests),
         max_queue_s=queue_limit_s(settings.max_queue_ms),
         side_by_side=settings.side_by_side,
         explore_share=settings.plan_explore_share,
@@ -25,14 +28,12 @@ def batch_policy(settings: Settings) -> BatchPolicy:
 
 
 def residency_limits(settings: Settings) -> ResidencyLimits:
-    return ResidencyLimits(
-        settings.idle_seconds, settings.load_wait_seconds, settings.max_queue_requests
-    )
+    return ResidencyLimits(most_waiting=settings.max_queue_requests)
 
 
 def memory_limits(settings: Settings) -> MemoryLimits:
     return MemoryLimits(
-        settings.stream_memory_bytes,
+        settings.connection_memory_bytes // 4,
         settings.connection_memory_bytes,
         settings.calls_memory_bytes,
     )

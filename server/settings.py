@@ -40,6 +40,13 @@ PREFIX = "BRAID_"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
+_PARTS_OF_MEMORY = (
+    *("calls_memory_bytes", "shared_memory_bytes"),
+    *("worker_memory_bytes", "import_memory_bytes"),
+)
+"""Settings that are parts of ``memory_bytes`` where they are 0."""
+
+
 def default_store() -> Path:
     """Return the usual folder of the store, independent of the working directory."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -86,7 +93,6 @@ class Settings(FleetSettings):
     metrics_token_file: Path | None = None
     admin_token: SecretStr = SecretStr("")
     infer_token: SecretStr = SecretStr("")
-    metrics_token: SecretStr = SecretStr("")
 
     # Let callers without a token run models and read metrics (and, if there are no tokens at all,
     # everything), also on addresses that other machines reach.
@@ -106,11 +112,6 @@ class Settings(FleetSettings):
     # Limits of memory below that are 0 are parts of it, which add up to it.
     memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
-    # A model on demand is unloaded when no request named it for so long. A request for a model that
-    # is not in memory waits until it is loaded, for so many seconds at most.
-    idle_seconds: float = Field(default=600.0, gt=0)
-    load_wait_seconds: float = Field(default=60.0, gt=0)
-
     # The server is ready once the models of its store are loaded, at the latest after so many
     # seconds; 0: at once. Those that are pinned are loaded in any case.
     restore_seconds: float = Field(default=30.0, ge=0, le=3600)
@@ -120,20 +121,15 @@ class Settings(FleetSettings):
     max_samples_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=1)
     max_message_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=64 * KIB, lt=2 * GIB)
 
-    # Calls under way at once on one connection, and uploads on all of them: in all, and of one
-    # machine. An upload that stands still for so many seconds is ended.
-    max_concurrent_streams: int = Field(default=1024, ge=1, le=2**31 - 1)
+    # Uploads under way at once: in all, and of one machine. One that stands still for so many
+    # seconds is ended.
     max_concurrent_uploads: int = Field(default=8, ge=1)
     max_caller_uploads: int = Field(default=6, ge=1)
     upload_idle_seconds: float = Field(default=60.0, gt=0)
 
-    # A gRPC connection on which nothing came for so long is checked, and closed if its caller
-    # does not answer within 20 seconds.
-    keepalive_seconds: float = Field(default=60.0, ge=1, le=86_400)
-
-    # Memory of requests that wait or are computed and of answers that are not read yet: of one
-    # stream, of all calls on one connection, and of all. What exceeds it waits and is not read.
-    stream_memory_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=MIB)
+    # Memory of requests that wait or are computed and of answers that are not read yet: of all
+    # calls on one connection (a stream has a quarter of it), and of all. What exceeds it waits and
+    # is not read.
     connection_memory_bytes: ByteSize = Field(default=ByteSize(256 * MIB), ge=MIB)
     calls_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
@@ -141,9 +137,8 @@ class Settings(FleetSettings):
     max_models: int = Field(default=1000, ge=1)
     max_store_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
-    # What may wait in the queue of one model.
+    # Requests that may wait in the queue of one model; rows: four times as many, at least 4096.
     max_queue_requests: int = Field(default=1024, ge=1)
-    max_queue_rows: int = Field(default=4096, ge=1)
 
     # A request that would wait longer than this for the device is refused at once; 0: no limit.
     max_queue_ms: float = Field(default=0.0, ge=0)
@@ -159,48 +154,33 @@ class Settings(FleetSettings):
     plan_explore_share: float = Field(default=0.1, ge=0, le=0.5)
 
     # A run on a device is ended when it takes 20 times as long as its plan did when that was
-    # prepared, but not before the first of these, and at the latest after the second.
-    run_seconds: float = Field(default=20.0, gt=0, le=86_400)
+    # prepared, but not before a third of this time, and at its end at the latest.
     max_run_seconds: float = Field(default=60.0, gt=0, le=86_400)
 
     # Memory that tensors cross into a device worker through, per device.
     shared_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
-    # What one process on a CPU may allocate for weights and activations; what needs more is
-    # refused. One that serves, and one that registrations measure in.
+    # What a process that serves on a CPU may allocate for weights and activations; what needs more
+    # is refused.
     worker_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
-    bench_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
     # Clients of the Open Inference Protocol may name objects under /dev/shm to read tensors from
     # and write them to. Any object that the server's user may open: for trusted clients only.
     system_shared_memory: bool = False
-
-    # Activations kept on a device while its stages are measured; beyond it they are made up.
-    # 0: a quarter of what a process that measures may take, at most 2 GiB.
-    profiling_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
     # Seconds after SIGTERM in which the server says that it is not ready and still takes requests,
     # for balancers that ask for its health; then those that accepted requests get to finish.
     shutdown_delay_seconds: float = Field(default=0.0, ge=0, le=3600)
     drain_seconds: float = Field(default=30.0, ge=0, le=3600)
 
-    # Limits of the importer process, one per upload. Memory: beyond that of its libraries.
+    # Limits of the importer process, one per upload. Memory: beyond that of its libraries. Its CPU
+    # time is two thirds of the time by the clock; one run of the model has a limit of its own.
     import_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
-    import_file_bytes: ByteSize = Field(default=ByteSize(4 * GIB), ge=MIB)
-    import_cpu_seconds: int = Field(default=600, ge=1)
     import_wall_seconds: float = Field(default=900.0, gt=0)
     import_run_seconds: float = Field(default=30.0, gt=0)
 
-    # Memory of the imports that run at the same time, each with as much as its file's size
-    # suggests; those that need more run one at a time beside them.
-    import_together_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
-
-    # Limits of the search for plans, one per batch size. Memory: 0: as a process that measures.
-    planner_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
+    # CPU time of the search for plans, of each batch size.
     planner_search_seconds: float = Field(default=1800.0, gt=0)
-
-    # Timing: samples per measurement, of which the median counts.
-    timing_repeats: int = Field(default=7, ge=1, le=1000)
 
     # A plan serves only if its outputs agree this well with the sequential ones, relative to the
     # largest output.
@@ -269,7 +249,7 @@ class Settings(FleetSettings):
                 raise ValueError(f"not SCHEME://HOST[:PORT] in small letters: {origin[:100]!r}")
         return value
 
-    @field_validator("worker_memory_bytes", "bench_memory_bytes")
+    @field_validator("worker_memory_bytes")
     @classmethod
     def _room_for_libraries(cls, value: ByteSize) -> ByteSize:
         if 0 < value < LEAST_WORKER_BYTES:
@@ -277,14 +257,11 @@ class Settings(FleetSettings):
             raise ValueError(f"give at least {least}MiB: the libraries alone take 300; or 0")
         return value
 
-    @field_validator(
-        *("calls_memory_bytes", "shared_memory_bytes", "profiling_memory_bytes"),
-        *("planner_memory_bytes", "import_memory_bytes"),
-    )
+    @field_validator("calls_memory_bytes", "shared_memory_bytes", "import_memory_bytes")
     @classmethod
     def _enough_or_a_part(cls, value: ByteSize, info: ValidationInfo) -> ByteSize:
-        least = {"planner_memory_bytes": 64 * MIB, "import_memory_bytes": LEAST_IMPORT_BYTES}
-        if 0 < value < (smallest := least.get(str(info.field_name), MIB)):
+        smallest = LEAST_IMPORT_BYTES if info.field_name == "import_memory_bytes" else MIB
+        if 0 < value < smallest:
             raise ValueError(f"give at least {ByteSize(smallest).human_readable()}; or 0")
         return value
 
@@ -319,10 +296,10 @@ class Settings(FleetSettings):
     def _metrics_tokens_beside_others(self) -> Settings:
         others = self.admin_token_file, self.infer_token_file, self.admin_token, self.infer_token
         has_others = any(value not in (None, SecretStr("")) for value in others)
-        if not has_others and (self.metrics_token_file or self.metrics_token != SecretStr("")):
+        if not has_others and self.metrics_token_file:
             raise ValueError(
-                "BRAID_METRICS_TOKEN_FILE and BRAID_METRICS_TOKEN need tokens of another role: "
-                "without any, everyone may do everything"
+                "BRAID_METRICS_TOKEN_FILE needs tokens of another role: without any, everyone may "
+                "do everything"
             )
         return self
 
@@ -330,15 +307,26 @@ class Settings(FleetSettings):
     def _parts_of_memory(self) -> Settings:
         """Let limits that are 0 be parts of the budget."""
         budget = self.memory_bytes or ByteSize(usual_budget_bytes())
-        on_cpu = [device for device in parse_devices(self.devices) if device.gpu is None]
-        parts = {"memory_bytes": budget, **memory_parts(budget, len(on_cpu))}
-        bench = self.bench_memory_bytes or parts["bench_memory_bytes"]
-        parts["profiling_memory_bytes"] = ByteSize(min(2 * GIB, bench // 4))
-        parts["planner_memory_bytes"] = bench
-        for name, part in parts.items():
+        object.__setattr__(self, "memory_bytes", budget)  # frozen once this returns
+        parts = self._parts()
+        for name in _PARTS_OF_MEMORY:
             if not getattr(self, name):
-                object.__setattr__(self, name, part)  # frozen once this returns
+                object.__setattr__(self, name, parts[name])
         return self
+
+    def _parts(self) -> dict[str, ByteSize]:
+        on_cpu = [device for device in parse_devices(self.devices) if device.gpu is None]
+        return memory_parts(self.memory_bytes, len(on_cpu))
+
+    @property
+    def bench_memory_bytes(self) -> int:
+        """Memory of a process that registrations measure or search in."""
+        return self._parts()["bench_memory_bytes"]
+
+    @property
+    def import_together_bytes(self) -> int:
+        """Memory of the imports beside one that may take all of ``import_memory_bytes``."""
+        return self._parts()["import_together_bytes"]
 
     @model_validator(mode="after")
     def _two_ports(self) -> Settings:
@@ -362,10 +350,9 @@ class Settings(FleetSettings):
     def import_limits(self) -> ImportLimits:
         return ImportLimits(
             memory_bytes=self.import_memory_bytes,
-            cpu_seconds=self.import_cpu_seconds,
+            cpu_seconds=max(1, int(self.import_wall_seconds * 2 / 3)),
             wall_seconds=self.import_wall_seconds,
             run_seconds=self.import_run_seconds,
-            file_bytes=self.import_file_bytes,
         )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.cuda.clock import delay_us, hold_up
+from benchmarks.networks.network import Network
 from benchmarks.networks.registry import inputs_of
 from braid.core.plan import plan_from_json
 from braid.core.program import ProgramKey, sorted_choices
@@ -24,7 +25,6 @@ from braid.engine.importer.host.report import read_report
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.program.program import Program
 from braid.engine.worker.models import ModelTable
-from braid.server.cli.local.demo_networks.network import Network
 
 
 @dataclass(slots=True)

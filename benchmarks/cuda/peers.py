@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from benchmarks.cuda.agenda import EAGER, GRAPH, MAX_AUTOTUNE, REDUCE_OVERHEAD
 from benchmarks.cuda.clock import delay_us, hold_up, largest_error, quick_ms
+from benchmarks.networks.network import Network
 from braid.core.precision import HALF, TF32
 from braid.engine.cuda.kernels.numerics import pin_fp32
 from braid.engine.ops.dtypes import torch_dtype
-from braid.server.cli.local.demo_networks.network import Network
 
 WARM_UPS = 3
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}

@@ -24,9 +24,7 @@ READY_SECONDS, NEW_NODE_SECONDS = 90.0, 30.0
 JOB_SECONDS = 600.0
 FOLLOWED_SIZES = (1, 4)
 
-STILL: Mapping[str, str] = MappingProxyType(
-    {"BRAID_LEASE_SECONDS": "3600", "BRAID_POLL_SECONDS": "3600"}
-)
+STILL: Mapping[str, str] = MappingProxyType({"BRAID_LEASE_SECONDS": "3600"})
 """Settings of a fleet whose nodes have nothing to tell the database for an hour."""
 
 _DEAF = (

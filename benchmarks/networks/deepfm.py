@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from braid.server.cli.local.demo_networks.weights import RELU_GAIN, with_gain
+from benchmarks.networks.weights import RELU_GAIN, with_gain
 
 CATEGORIES = 26
 NUMBERS = 13

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.networks.network import Network
+from benchmarks.networks.onnx_file import TRACED_BATCH, write_onnx
 from benchmarks.networks.registry import NETWORKS
-from braid.server.cli.local.demo_networks.network import Network
-from braid.server.cli.local.demo_networks.onnx_file import TRACED_BATCH, write_onnx
 
 
 def export_onnx(name: str, path: Path, *, seed: int = 0) -> Path:

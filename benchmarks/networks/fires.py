@@ -7,8 +7,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from braid.server.cli.local.demo_networks.network import Network, classifier
-from braid.server.cli.local.demo_networks.squeezenet import Fire
+from benchmarks.networks.network import Network, classifier
+from benchmarks.networks.squeezenet import Fire
 
 
 class Fires(nn.Module):

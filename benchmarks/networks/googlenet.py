@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from braid.server.cli.local.demo_networks.layers import Branches, Classifier, ConvNorm
+from benchmarks.networks.layers import Branches, Classifier, ConvNorm
 
 # The maximum of nine is larger than one; this takes it back.
 _POOLED_GAIN = 0.5

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from braid.server.cli.local.demo_networks.layers import Classifier, ConvNorm
-from braid.server.cli.local.demo_networks.weights import RELU_GAIN, with_gain
+from benchmarks.networks.layers import Classifier, ConvNorm
+from benchmarks.networks.weights import RELU_GAIN, with_gain
 
 # A block's input comes from a sum, not from a ReLU whose lost half the gain would make up for.
 _LINEAR_INPUT_GAIN = 1 / RELU_GAIN

@@ -18,9 +18,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from benchmarks.networks.layers import Classifier
 from benchmarks.networks.separable import ReluSeparable
-from braid.server.cli.local.demo_networks.layers import Classifier
-from braid.server.cli.local.demo_networks.weights import with_gain
+from benchmarks.networks.weights import with_gain
 
 # Each sum has two terms and each cell several sums; these keep eighteen cells from piling up.
 _BRANCH_GAIN = 0.6

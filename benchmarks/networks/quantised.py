@@ -18,7 +18,7 @@ from onnxruntime.quantization import (
     shape_inference,
 )
 
-from braid.server.cli.local.demo_networks.network import Network
+from benchmarks.networks.network import Network
 
 BATCHES = 4
 """Inputs that ranges are taken from; each is of one row."""

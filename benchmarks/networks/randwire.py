@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from benchmarks.networks.layers import Classifier
 from benchmarks.networks.separable import ReluSeparable
-from braid.server.cli.local.demo_networks.layers import Classifier
 
 Edge = tuple[int, int]
 

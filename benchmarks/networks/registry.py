@@ -14,15 +14,16 @@ from benchmarks.networks import deepfm
 from benchmarks.networks.bert import BertConfig, BertEncoder
 from benchmarks.networks.detr_like import DetrLike
 from benchmarks.networks.googlenet import GoogLeNet
+from benchmarks.networks.inception_v3 import InceptionV3
 from benchmarks.networks.mnasnet import MnasNet, MnasNetPair
 from benchmarks.networks.nasnet import nasnet_large, nasnet_mobile
+from benchmarks.networks.network import Draw, Network, classifier, images
 from benchmarks.networks.randwire import RandWire
 from benchmarks.networks.resnet import ResNet50
 from benchmarks.networks.shufflenet import ShuffleNet
+from benchmarks.networks.squeezenet import SqueezeNet
 from benchmarks.networks.squeezenet_bypass import squeezenet_bypass
 from benchmarks.networks.t5 import T5Config, T5Encoder
-from braid.server.cli.local.demo_networks.network import NETWORKS as DEMO_NETWORKS
-from braid.server.cli.local.demo_networks.network import Draw, Network, classifier, images
 
 
 def _tokens(vocabulary: int, sequence: int) -> Draw:
@@ -58,10 +59,10 @@ def _clicks(batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
 NETWORKS: Mapping[str, Network] = {
     network.name: network
     for network in (
-        DEMO_NETWORKS["squeezenet"],
+        classifier("squeezenet", SqueezeNet, 224),
         classifier("squeezenet_bypass", squeezenet_bypass, 224),
         classifier("googlenet", GoogLeNet, 224),
-        DEMO_NETWORKS["inception_v3"],
+        classifier("inception_v3", InceptionV3, 299),
         classifier("randwire", functools.partial(RandWire, 154), 224),
         classifier("randwire_small", functools.partial(RandWire, 78, small=True), 224),
         classifier("nasnet_mobile", nasnet_mobile, 224),

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from braid.server.cli.local.demo_networks.layers import Classifier, ConvNorm
-from braid.server.cli.local.demo_networks.weights import with_gain
+from benchmarks.networks.layers import Classifier, ConvNorm
+from benchmarks.networks.weights import with_gain
 
 # A branch this small against its shortcut keeps sixteen additions from piling up.
 _BRANCH_GAIN = 0.25

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from braid.server.cli.local.demo_networks.weights import with_gain
+from benchmarks.networks.weights import with_gain
 
 
 class ReluSeparable(nn.Module):

@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from braid.server.cli.local.demo_networks.layers import Classifier, ConvNorm
-from braid.server.cli.local.demo_networks.weights import RELU_GAIN
+from benchmarks.networks.layers import Classifier, ConvNorm
+from benchmarks.networks.weights import RELU_GAIN
 
 # Of a convolution behind a depthwise one, whose output no ReLU has halved.
 _LINEAR_INPUT_GAIN = 1 / RELU_GAIN

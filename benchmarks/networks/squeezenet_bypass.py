@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from braid.server.cli.local.demo_networks.squeezenet import Fire, Layout, SqueezeNet
-from braid.server.cli.local.demo_networks.weights import with_gain
+from benchmarks.networks.squeezenet import Fire, Layout, SqueezeNet
+from benchmarks.networks.weights import with_gain
 
 SQUEEZENET_1_0 = Layout(
     stem_channels=96,

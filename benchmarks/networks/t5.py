@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from braid.server.cli.local.demo_networks.weights import RELU_GAIN, with_gain
+from benchmarks.networks.weights import RELU_GAIN, with_gain
 
 # What each sublayer adds is small beside the sum that 24 of them make.
 _RESIDUAL_GAIN = 0.5

@@ -38,7 +38,6 @@ RESTART_SECONDS = 8.0
 _SETTINGS = {
     "BRAID_LOG_LEVEL": "INFO",
     "BRAID_PIN_THREADS": "false",  # also on machines that do other things
-    "BRAID_TIMING_REPEATS": "1",  # many registrations, whatever plan wins
 }
 
 _TRACEBACK = re.compile(r"^(?:  \| )?Traceback \(most recent call last\)", re.MULTILINE)

@@ -26,7 +26,7 @@ class WorkerOptions:
     threads: int
     arena_bytes: int
     activation_bytes: int
-    timing_repeats: int
+    timing_repeats: int = 7  # samples of a measurement, of which the median counts
     gpu: int | None = None  # which of the GPUs that the server sees; None: the CPU
     cores: tuple[int, ...] = ()  # of a CPU device; empty: all that the process may use
     pin_threads: bool = True

@@ -152,5 +152,5 @@ class Watch:
 def _too_long(seconds: float) -> str:
     return (
         f"it was ended after {seconds:.3g} s on the device, many times what the model takes; send "
-        "smaller inputs, or raise BRAID_RUN_SECONDS and BRAID_MAX_RUN_SECONDS on the server"
+        "smaller inputs, or raise BRAID_MAX_RUN_SECONDS on the server"
     )

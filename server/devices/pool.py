@@ -39,7 +39,7 @@ class Devices:
         self.allowance = cpu_allowance()
         """CPUs of the server, before the front end left some of them to devices."""
         names = [parse_device(text) for text in settings.devices]
-        limits = RunLimits(settings.run_seconds, settings.max_run_seconds)
+        limits = RunLimits(settings.max_run_seconds / 3, settings.max_run_seconds)
         self.all = [
             Device(
                 name.text,

@@ -15,6 +15,9 @@ CPU_START_SECONDS = 60.0
 CUDA_START_SECONDS = 180.0
 """From one answer to the next: the kernels of a plan may have to be compiled again."""
 
+MOST_ACTIVATION_BYTES = 2 << 30
+"""Activations kept on a device while its stages are measured; beyond it they are made up."""
+
 CUDA_WORKER_THREADS = 4
 """Threads on the CPU for the references that a GPU's worker computes at registration."""
 
@@ -49,8 +52,7 @@ def worker_options(
     return WorkerOptions(
         threads=threads if on_cpu else min(CUDA_WORKER_THREADS, allowance.threads),
         arena_bytes=settings.shared_memory_bytes,
-        activation_bytes=settings.profiling_memory_bytes,
-        timing_repeats=settings.timing_repeats,
+        activation_bytes=min(MOST_ACTIVATION_BYTES, settings.bench_memory_bytes // 4),
         gpu=name.gpu,
         cores=cores if name.cores or math.isinf(quota) else (),
         pin_threads=settings.pin_threads and math.isinf(quota),

@@ -65,7 +65,7 @@ class Fleet:
         self._store = store
         self._metrics = metrics
         self._leases = Leases(store, settings.lease_seconds, NodeMetrics(metrics))
-        self.registry = FleetRegistry(store, self._leases, settings.poll_seconds)
+        self.registry = FleetRegistry(store, self._leases)
         place = open_place(settings.files, settings.files_credentials_file)
         cache_bytes = settings.max_cache_bytes or settings.max_store_bytes // 2
         of_files = FileMetrics(metrics)
@@ -80,7 +80,7 @@ class Fleet:
         self, database: URL, services: JobServices, models: ServingModels, turns: KeyedLocks
     ) -> None:
         """Make what follows the other nodes; ``start`` begins it. ``turns``: of ``ModelLoader``."""
-        poll_s = self._settings.poll_seconds
+        poll_s = self._settings.lease_seconds
         loads = Loads(services, models)
         metrics, runner = FollowMetrics(self._metrics), self.registry.runner
         following = Following(self._store, models, runner, turns, loads, metrics)

@@ -45,11 +45,10 @@ class FleetRegistry(Registry):
 
     is_shared = True
 
-    def __init__(self, store: FleetStore, leases: Leases, poll_seconds: float) -> None:
+    def __init__(self, store: FleetStore, leases: Leases) -> None:
         self._store = store
         self._leases = leases
-        self._look_s = min(leases.seconds / LOOKS_A_LEASE, poll_seconds)
-        self._poll_s = poll_seconds
+        self._look_s = leases.seconds / LOOKS_A_LEASE
         self.runner: JobRunner
         self._turn = asyncio.Lock()
         self._woken = asyncio.Event()
@@ -70,7 +69,7 @@ class FleetRegistry(Registry):
         while True:
             self._woken.clear()
             has_more = await self._tried(self.claim)
-            if monotonic() >= added_at + self._poll_s:
+            if monotonic() >= added_at + self._leases.seconds:
                 added_at = monotonic()
                 await self._tried(self.add_missing_jobs)
                 await self._tried(self.finish_deletions)

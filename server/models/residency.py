@@ -50,9 +50,9 @@ ESTIMATE_BYTES = 8 << 20
 class ResidencyLimits:
     """Limits of all models, where a model has none of its own."""
 
-    idle_s: float
-    wait_s: float  # of a request for a model that is loaded
-    most_waiting: int  # requests that wait for one model to be loaded
+    idle_s: float = 600.0  # without a request, after which a model on demand is unloaded
+    wait_s: float = 60.0  # of a request for a model that is loaded
+    most_waiting: int = 1024  # requests that wait for one model to be loaded
 
 
 class Residency:

@@ -23,6 +23,8 @@ from braid.server.devices.device import Device
 from braid.server.store.quota import size_on_disk
 from braid.server.store.records import ModelStatus, ModelVersion
 
+_Family = GaugeMetricFamily | CounterMetricFamily
+
 DISK_SECONDS = 60.0
 """Least time between two looks at all files of the store."""
 
@@ -222,9 +224,7 @@ def _allowance(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
         ("braid_cpu_throttled_periods", "Of these: used up, and stopped", stopped.throttled),
         ("braid_cpu_throttled_seconds", "Seconds stopped, over all cores", stopped.seconds),
     ):
-        family = CounterMetricFamily(name, text)
-        family.add_metric((), count)
-        yield family
+        yield _family(name, text, (), [((), count)], kind=CounterMetricFamily)
 
 
 def _memory(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
@@ -297,53 +297,46 @@ def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
 
 
 def _contests(snapshot: Snapshot) -> Iterator[Metric]:
-    labels = "model", "version", "device", "batch_size"
-    runs = CounterMetricFamily(
-        "braid_plan_runs", "Batches by the plan that ran", labels=(*labels, "plan")
+    labels, contests = ("model", "version", "device", "batch_size"), snapshot.contests
+    yield _family(
+        *("braid_plan_runs", "Batches by the plan that ran", (*labels, "plan")),
+        [((*of.labels, plan), count) for of in contests for plan, count in of.runs.items()],
+        kind=CounterMetricFamily,
     )
-    for contest in snapshot.contests:
-        for plan, count in contest.runs.items():
-            runs.add_metric([*contest.labels, plan], count)
-    yield runs
     yield _family(
         *("braid_plan_contests_open", "Contests of plans that requests have not decided"),
-        *((), [((), sum(contest.is_open for contest in snapshot.contests))]),
+        *((), [((), sum(contest.is_open for contest in contests))]),
     )
     yield _family(
         *("braid_plan_estimated_loss_ratio", "Part of the time of requests that trials cost"),
-        *(labels, [(contest.labels, contest.estimated_loss) for contest in snapshot.contests]),
+        *(labels, [(contest.labels, contest.estimated_loss) for contest in contests]),
     )
+
+
+_OF_SHAPES: tuple[tuple[type[_Family], str, str, Callable[[ShapeCounts], float]], ...] = (
+    (GaugeMetricFamily, "braid_shapes_kept", "Shapes of requests that are prepared now",
+     lambda of: of.prepared - of.dropped),
+    (CounterMetricFamily, "braid_shapes_prepared", "Shapes prepared as requests came in them",
+     lambda of: of.prepared),
+    (CounterMetricFamily, "braid_shapes_dropped", "Prepared shapes dropped for others",
+     lambda of: of.dropped),
+    (GaugeMetricFamily, "braid_lengths_scheduled",
+     "Scheduled lengths of the axis that requests are padded along",
+     lambda of: of.lengths),
+    (GaugeMetricFamily, "braid_padding_wrong",
+     "1 if a request was answered otherwise as it was padded, so that none is any more",
+     lambda of: of.is_padding_wrong),
+    (CounterMetricFamily, "braid_rows_padded", "Rows that ran padded in a scheduled length",
+     lambda of: of.padded_rows),
+    (CounterMetricFamily, "braid_padding_checked", "Requests answered again, padded and not",
+     lambda of: of.padding_checked),
+)  # fmt: skip
 
 
 def _shapes(snapshot: Snapshot) -> Iterator[Metric]:
-    labels = "model", "version", "device"
-    counts = [((shape.model, shape.version, shape.device), shape) for shape in snapshot.shapes]
-    kept = [(at, shape.prepared - shape.dropped) for at, shape in counts]
-    yield _family("braid_shapes_kept", "Shapes of requests that are prepared now", labels, kept)
-    prepared = CounterMetricFamily(
-        "braid_shapes_prepared", "Shapes prepared as requests came in them", labels=labels
-    )
-    dropped = CounterMetricFamily(
-        "braid_shapes_dropped", "Prepared shapes dropped for others", labels=labels
-    )
-    lengths = [(at, shape.lengths) for at, shape in counts]
-    text = "Scheduled lengths of the axis that requests are padded along"
-    yield _family("braid_lengths_scheduled", text, labels, lengths)
-    wrong = [(at, float(shape.is_padding_wrong)) for at, shape in counts]
-    text = "1 if a request was answered otherwise as it was padded, so that none is any more"
-    yield _family("braid_padding_wrong", text, labels, wrong)
-    padded = CounterMetricFamily(
-        "braid_rows_padded", "Rows that ran padded in a scheduled length", labels=labels
-    )
-    checked = CounterMetricFamily(
-        "braid_padding_checked", "Requests answered again, padded and not", labels=labels
-    )
-    for at, shape in counts:
-        prepared.add_metric(at, shape.prepared)
-        dropped.add_metric(at, shape.dropped)
-        padded.add_metric(at, shape.padded_rows)
-        checked.add_metric(at, shape.padding_checked)
-    yield from (prepared, dropped, padded, checked)
+    for kind, name, text, read in _OF_SHAPES:
+        samples = [((of.model, of.version, of.device), read(of)) for of in snapshot.shapes]
+        yield _family(name, text, ("model", "version", "device"), samples, kind=kind)
 
 
 def _family(
@@ -351,9 +344,11 @@ def _family(
     text: str,
     labels: Sequence[str],
     samples: Iterable[tuple[Sequence[str], float | None]],
+    *,
+    kind: type[_Family] = GaugeMetricFamily,
 ) -> Metric:
-    """Make a family of gauges; what is None has no sample."""
-    family = GaugeMetricFamily(name, text, labels=labels)
+    """Make a family; what is None has no sample."""
+    family = kind(name, text, labels=labels)
     for values, value in samples:
         if value is not None:
             family.add_metric(values, float(value))

@@ -31,6 +31,12 @@ from braid.server.settings import Settings
 MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
 UPLOAD_CHUNK_BYTES = 4 << 20
 
+CONCURRENT_STREAMS = 1024
+"""Calls under way at once on one connection."""
+
+KEEPALIVE_SECONDS = 60.0
+"""Time without a byte after which a connection is checked."""
+
 KEEPALIVE_ANSWER_SECONDS = 20.0
 
 
@@ -69,13 +75,11 @@ def _main_gate(settings: Settings, tokens: Tokens) -> list[Gate]:
 
 def _tokens(settings: Settings) -> Tokens:
     given = {
-        Role.ADMIN: (settings.admin_token_file, settings.admin_token),
-        Role.INFER: (settings.infer_token_file, settings.infer_token),
-        Role.METRICS: (settings.metrics_token_file, settings.metrics_token),
+        Role.ADMIN: (settings.admin_token_file, settings.admin_token.get_secret_value()),
+        Role.INFER: (settings.infer_token_file, settings.infer_token.get_secret_value()),
+        Role.METRICS: (settings.metrics_token_file, ""),
     }
-    return Tokens(
-        [TokenSource(role, file, token.get_secret_value()) for role, (file, token) in given.items()]
-    )
+    return Tokens([TokenSource(role, file, token) for role, (file, token) in given.items()])
 
 
 def _certificates(settings: Settings) -> Certificates | None:
@@ -180,8 +184,8 @@ def largest_message_bytes(settings: Settings) -> int:
 def _server(settings: Settings, checks: CallChecks, gate: Sequence[Gate]) -> Server:
     limits = ConnectionLimits(
         message_bytes=largest_message_bytes(settings),
-        streams=settings.max_concurrent_streams,
-        keepalive_s=settings.keepalive_seconds,
+        streams=CONCURRENT_STREAMS,
+        keepalive_s=KEEPALIVE_SECONDS,
         answer_s=KEEPALIVE_ANSWER_SECONDS,
         open_methods=OPEN,
     )

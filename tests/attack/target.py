@@ -103,7 +103,7 @@ class Target:
             BRAID_LOG_LEVEL="INFO",
             BRAID_MAX_MODELS="60",
             BRAID_CALLS_MEMORY_BYTES=str(CALLS_MEMORY_BYTES),
-            BRAID_IMPORT_CPU_SECONDS="60",
+            BRAID_IMPORT_WALL_SECONDS="90",
             BRAID_IMPORT_RUN_SECONDS="10",
             BRAID_UPLOAD_IDLE_SECONDS="20",
         ).start(grpc_port)

@@ -38,12 +38,12 @@ from benchmarks.cuda.record import OWN_SEQUENTIAL, PYTORCH_GRAPH, CudaCase, goal
 from benchmarks.cuda.results import read, write
 from benchmarks.cuda.run import continued
 from benchmarks.cuda.turns import Setting, measure
+from benchmarks.networks.network import Network
 from braid.core.plan import sequential_plan
 from braid.engine.cuda.driver.interface import ORIGIN
 from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.passes.specialise import specialise
-from braid.server.cli.local.demo_networks.network import Network
 from tests import ROOT
 from tests.engine.cuda.graphs import bound, random_graph
 from tests.engine.cuda.recording import RecordingDriver

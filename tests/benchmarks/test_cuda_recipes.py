@@ -13,12 +13,12 @@ from benchmarks.cuda import recipes
 from benchmarks.cuda.library import artefact_of
 from benchmarks.cuda.prepare import main as prepare
 from benchmarks.cuda.recipes import NoRecipe, follow_recipe, recipe_folder, write_recipe
+from benchmarks.networks.network import Network, classifier
 from benchmarks.networks.registry import NETWORKS
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.ops.dtypes import spec_of
-from braid.server.cli.local.demo_networks.network import Network, classifier
 from tests.engine.cuda.serving import artefact
 
 IMAGE = TensorType("FP32", (1, 64, 8, 8))

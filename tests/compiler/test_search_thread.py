@@ -80,7 +80,7 @@ def test_a_search_that_takes_too_much_memory_says_so() -> None:
         while True:
             kept.append(bytearray(b"x" * (1 << 20)))
 
-    with pytest.raises(PlanningFailed, match="BRAID_PLANNER_MEMORY_BYTES"):
+    with pytest.raises(PlanningFailed, match="BRAID_MEMORY_BYTES"):
         plans_of(greedy, memory_bytes=64 << 20)
 
     until(lambda: not searching())

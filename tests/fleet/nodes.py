@@ -49,7 +49,7 @@ class Node(Server):
             FileCache(self.store.folder, 0, set, self.seen),
         )
         files = ObjectFiles(place, self.store, cache, self.seen, grace_s=3600.0)
-        self.registry = FleetRegistry(self.store, self.leases, 2 * lease_seconds)
+        self.registry = FleetRegistry(self.store, self.leases)
         self.services = replace(self.services, registry=self.registry, files=files)
         self.runner = JobRunner(self.services)
         self.is_over = self.is_dead = False

@@ -47,7 +47,7 @@ class Pair:
         self._environment = {
             "BRAID_DATABASE": self.url,
             "BRAID_FILES": str(folder / "files"),
-            "BRAID_POLL_SECONDS": "3600",  # what is not told is not followed
+            "BRAID_LEASE_SECONDS": "3600",  # what is not told is not followed
             "BRAID_THREADS": "1",
         }
         settings = ["--model-repository", str(self.repository)]

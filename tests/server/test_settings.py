@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from braid.core.errors import StartupError
-from braid.server.limits import store_database
+from braid.server.limits import batch_policy, memory_limits, store_database
 from braid.server.settings import GIB, MIB, load_settings, shown_settings
 
 
@@ -87,7 +87,6 @@ def test_sizes_lists_levels_and_paths_are_read_as_people_write_them(
         ("NODE_NAME", "a b", "letters, digits"),
         ("NODE_ADDRESS", "here", "give HOST:PORT"),
         ("LEASE_SECONDS", "0.5", "greater than or equal to 1"),
-        ("POLL_SECONDS", "0", "greater than 0"),
     ],
 )
 def test_a_bad_value_stops_the_start_with_one_line_that_names_it(
@@ -210,8 +209,6 @@ def test_the_limits_of_all_processes_add_up_to_no_more_than_the_budget(
 
     assert sum(counts[name] * size for name, size in parts.items()) <= settings.memory_bytes
     assert parts["worker"] > settings.memory_bytes // devices // 5
-    assert settings.profiling_memory_bytes < settings.bench_memory_bytes
-    assert settings.planner_memory_bytes == settings.bench_memory_bytes
 
 
 def test_the_usual_budget_is_four_fifths_of_what_the_container_may_use(
@@ -228,6 +225,21 @@ def test_a_limit_that_is_set_stays_and_changes_no_other() -> None:
 
     assert settings.worker_memory_bytes == GIB
     assert settings.import_memory_bytes == usual.import_memory_bytes
+
+
+def test_limits_follow_from_the_settings_beside_them() -> None:
+    settings = load_settings(
+        {
+            "connection_memory_bytes": "8MiB",
+            "import_wall_seconds": 90,
+            "max_queue_requests": 2000,
+        }
+    )
+
+    assert memory_limits(settings).stream_bytes == 2 * MIB
+    assert settings.import_limits.cpu_seconds == 60
+    assert batch_policy(settings).max_rows == 8000
+    assert batch_policy(load_settings({"max_queue_requests": 1})).max_rows == 4096
 
 
 @pytest.mark.parametrize(("given", "named"), [("512MiB", "512.0MiB"), ("", "819.2MiB")])

@@ -102,6 +102,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     write(old, folder, "expired")
     admin, infer, metrics = new_token(), new_token(), new_token()
     (folder / "admin").write_text(f"# the one and only\n{hashed(admin)}\n")
+    (folder / "metrics").write_text(metrics)
     server = ServerProcess(
         folder / "store",
         BRAID_TLS_CERTIFICATE=str(folder / "server.pem"),
@@ -109,7 +110,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         BRAID_TLS_CLIENT_CA=str(folder / "ca.pem"),
         BRAID_ADMIN_TOKEN_FILE=str(folder / "admin"),
         BRAID_INFER_TOKEN=infer,
-        BRAID_METRICS_TOKEN=metrics,
+        BRAID_METRICS_TOKEN_FILE=str(folder / "metrics"),
         BRAID_ADMIN_ADDRESS=f"unix:{folder / 'admin.sock'}",
     ).start()
     made = Secured(server, folder, admin, infer, metrics, ca)

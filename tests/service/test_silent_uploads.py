@@ -158,7 +158,6 @@ def test_a_caller_that_has_its_share_is_told_so(tmp_path: Path) -> None:
 async def test_who_vanishes_gives_its_place_back(tmp_path: Path) -> None:
     server = ServerProcess(
         tmp_path / "store",
-        BRAID_KEEPALIVE_SECONDS="1",
         BRAID_UPLOAD_IDLE_SECONDS="3600",
         BRAID_MAX_CONCURRENT_UPLOADS="1",
     ).start()

@@ -27,11 +27,10 @@ REQUESTS = 40
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Has the model ``wide``, and 1 MiB for a stream, 3 for a connection, 4 in all."""
+    """Has the model ``wide``, and 3 MiB for a connection, a quarter for a stream, 4 in all."""
     folder = tmp_path_factory.mktemp("small")
     server = ServerProcess(
         folder / "store",
-        BRAID_STREAM_MEMORY_BYTES="1MiB",
         BRAID_CONNECTION_MEMORY_BYTES="3MiB",
         BRAID_CALLS_MEMORY_BYTES=str(CALLS_BYTES),
     ).start()

@@ -265,7 +265,7 @@ def test_configurations_outlive_a_restart(
     try:
         for number in (1, 2):
             register(server, tmp_path, "kept", number)
-        options = ["--label", "stable=1", "--share", "2", "--max-wait-ms", "1", "--split-requests"]
+        options = ["--label", "stable=1", "--share", "2", "--max-wait-ms", "1"]
         assert main(["serving", "kept", *options, "--address", server.address]) == 0
         assert "stable -> version 1" in capsys.readouterr().out
         assert server.stop() == 0
@@ -273,9 +273,7 @@ def test_configurations_outlive_a_restart(
         with server.client() as client:
             kept = client.serving("kept")
             assert answer(client, "kept") == (1, "1")
-            assert kept == Serving(
-                labels={"stable": 1}, share=2.0, max_wait_ms=1.0, split_requests=True
-            )
+            assert kept == Serving(labels={"stable": 1}, share=2.0, max_wait_ms=1.0)
             client.set_serving("kept", replace(kept, labels={}))
             assert answer(client, "kept") == (2, "2")
     finally:

@@ -233,6 +233,6 @@ def how_killed(*, short_of_memory: bool | None) -> str:
     if short_of_memory:
         return (
             "by the kernel, because the machine or container ran out of memory; give it more, or "
-            "let imports use less (BRAID_IMPORT_MEMORY_BYTES, BRAID_IMPORT_TOGETHER_BYTES)"
+            "let imports use less (BRAID_IMPORT_MEMORY_BYTES)"
         )
     return "by another process, not for want of memory; register the file again"

@@ -13,10 +13,9 @@ GIB = 1 << 30
 # limit -> the setting of the server that raises it
 SETTINGS = {
     "memory_bytes": "BRAID_IMPORT_MEMORY_BYTES",
-    "cpu_seconds": "BRAID_IMPORT_CPU_SECONDS",
+    "cpu_seconds": "BRAID_IMPORT_WALL_SECONDS",
     "run_seconds": "BRAID_IMPORT_RUN_SECONDS",
     "wall_seconds": "BRAID_IMPORT_WALL_SECONDS",
-    "file_bytes": "BRAID_IMPORT_FILE_BYTES",
 }
 
 
@@ -42,10 +41,11 @@ class ImportLimits:
 
 
 def limit_exceeded(limit: str, limits: ImportLimits, what: str) -> ImportLimitExceeded:
-    value = getattr(limits, limit)
+    value, setting = getattr(limits, limit), SETTINGS.get(limit)
+    higher = f"raise {setting} on the server, or " if setting else ""
     return ImportLimitExceeded(
-        f"the import was stopped: {what} (limit {value:g}); if the model is sound, raise "
-        f"{SETTINGS[limit]} on the server, or upload a smaller model",
+        f"the import was stopped: {what} (limit {value:g}); if the model is sound, {higher}upload "
+        "a smaller model",
         limit,
     )
 

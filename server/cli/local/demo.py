@@ -1,7 +1,7 @@
 """``braid demo``: the main job from end to end, on a server and a store of its own.
 
     export two networks ──> braid serve ──> register, with progress ──> what was found, as text
-    ──> one table: what serves, beside other engines (demo_networks/compare.py) ──> SIGTERM
+    ──> what serves, beside other engines, as ``braid benchmark`` measures it ──> SIGTERM
 
 SqueezeNet's operators keep both cores busy one after the other; a classifier and a detector over
 one image leave a planner something to do.
@@ -13,7 +13,6 @@ returns, also after Ctrl-C or a failure.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import signal
@@ -21,27 +20,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from braid.core.child_process import python_command, python_environment
 from braid.core.errors import BraidError
 from braid.core.measurement import size_text
 from braid.core.schedule import schedule_from_json
 from braid.server.cli.connection import Subparsers
+from braid.server.cli.local import benchmark
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.remote.schedule import schedule_lines
-from braid.server.cli.text import duration_text, print_table, say
+from braid.server.cli.text import say
 from braid_client import Client, DeadlineExceeded, FailedPrecondition, JobFailed, JobState
 
-OFFERED = ("squeezenet", "classifier_and_detector", "inception_v3")
-NETWORKS = OFFERED[:2]
+NETWORKS = ("squeezenet", "classifier_and_detector")
 SEARCH_SECONDS = 90.0  # of all networks; where other processes have the cores a search takes longer
-BUSY = 0.05  # part of the time without a core
-EXPORT = "braid.server.cli.local.demo_networks"  # in a process of its own, as it loads torch
-TOLERANCE = 1e-4  # relative to the largest output
+EXPORT = "braid.server.cli.local.demo_networks"  # in a process of its own, as it loads onnx
 START_SECONDS, STOP_SECONDS = 60.0, 30.0
 READY = re.compile(r" ready .*grpc=(?P<grpc>\S+) http=(?P<http>\S+)")  # in the server's log
 
@@ -57,10 +53,17 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--networks",
         metavar="NAME,NAME,...",
-        type=lambda text: tuple(text.split(",")),
+        type=_names,
         default=NETWORKS,
-        help=f"of {', '.join(OFFERED)} (default: {','.join(NETWORKS)})",
+        help=f"of {', '.join(NETWORKS)} (default: both)",
     )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not set(names) <= set(NETWORKS):
+        raise argparse.ArgumentTypeError(f"{text!r}: give some of {', '.join(NETWORKS)}")
+    return names
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,22 +75,21 @@ def run(args: argparse.Namespace) -> int:
                 signal.signal(number, _as_interrupt)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="braid-demo-")))
         _heading("Exporting the networks as ONNX, starting a server")
-        command = python_command(EXPORT, *args.networks, "--out", str(folder))
+        command = python_command(EXPORT, str(folder), *args.networks)
         with _child(command) as export:
             server = stack.enter_context(_serving(folder))
             _finish(export, "exporting the networks")
         client = stack.enter_context(Client(server))
-        names, in_time = args.networks, {}
+        names = args.networks
+        found = [_register(client, name, folder, SEARCH_SECONDS / len(names)) for name in names]
+        for name, is_found in zip(names, found, strict=True):
+            if is_found:
+                _heading(f"The schedule of {name}")
+                for line in schedule_lines(name, schedule_from_json(client.schedule(name)[0])):
+                    say(line)
         for name in names:
-            in_time[name] = _register(client, name, folder, SEARCH_SECONDS / len(names))
-        for name in filter(in_time.get, names):
-            _heading(f"The schedule of {name}")
-            for line in schedule_lines(name, schedule_from_json(client.schedule(name)[0])):
-                say(line)
-        _heading("What serves, beside other engines")
-        with _child(python_command(f"{EXPORT}.compare", server, str(folder), *names)) as comparison:
-            _finish(comparison, "the comparison")
-        _print_comparison(json.loads((folder / "compared.json").read_text()), in_time)
+            _heading(f"What serves {name}, beside other engines")
+            _compare(server, name, folder / f"{name}.onnx")
         _heading("Stopping the server")
     print(f"done in {time.monotonic() - started:.0f} s")
     return 0
@@ -99,6 +101,13 @@ def _as_interrupt(signum: int, frame: object) -> None:
 
 def _heading(text: str) -> None:
     print(f"\n== {text}", flush=True)
+
+
+def _compare(server: str, name: str, file: Path) -> None:
+    connection = dict.fromkeys(("token_file", "tls_ca", "tls_cert", "tls_key"))
+    figures = {"clients": (1,), "seconds": 2.0, "input_shape": (), "seed": 0, "json": False}
+    of = {"address": server, "name": name, "version": None, "file": file}
+    benchmark.run(argparse.Namespace(**connection, **figures, **of))
 
 
 @contextmanager
@@ -195,37 +204,11 @@ def _register(client: Client, name: str, folder: Path, seconds: float) -> bool:
         except DeadlineExceeded:
             with suppress(FailedPrecondition):  # it ended just now
                 client.cancel_job(job.id)
+            say(
+                "the search for plans was cut short, as other processes have the cores; on a quiet "
+                "machine it looks different"
+            )
             return False
     if job.state is not JobState.READY:  # the demo is about schedules
         raise JobFailed(job)
     return True
-
-
-def _print_comparison(compared: Mapping[str, Any], in_time: Mapping[str, bool]) -> None:
-    """Print one table, then one line if other processes had the cores meanwhile."""
-    engines = list(next(iter(compared.values()))["median_us"])
-    print_table(
-        ("network", *engines),
-        ((name, *_cells(of["median_us"].values())) for name, of in compared.items()),
-        right=engines,
-    )
-    error = max(of["error"] for of in compared.values())
-    say("Median latency of single requests, in turns, on the same threads; times that of Braid.")
-    say(f"Braid differs from ONNX Runtime by at most {error:.1e} of the largest output.")
-    if not error <= TOLERANCE:
-        raise DemoFailed(f"the outputs may differ by {TOLERANCE:g}")
-    waited = max(of["waited"] for of in compared.values())
-    late = [name for name, is_in_time in in_time.items() if not is_in_time]
-    if waited > BUSY or late:
-        rounds = min(of["rounds"] for of in compared.values())
-        stopped = f"; the search for plans of {', '.join(late)} was cut short" if late else ""
-        say(
-            f"The machine was busy: for {waited:.0%} of the comparison other processes had the "
-            f"cores, and {rounds} rounds were run{stopped}. On a quiet machine it looks different."
-        )
-
-
-def _cells(latencies_us: Iterable[float]) -> Iterator[str]:
-    braid_us, *others_us = latencies_us
-    yield duration_text(braid_us)
-    yield from (f"{duration_text(us)} ({us / braid_us:.2f}x)" for us in others_us)

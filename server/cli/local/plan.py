@@ -2,21 +2,18 @@
 
     braid plan GRAPH.json --planner ios --max-group-ops 3 --max-groups 8 --json
 
-The format of the graph is described in ``scheduler/abstract.py``. Also runs without the rest of
-the command line: ``python -m braid.server.cli.local.plan GRAPH.json``.
+The format of the graph is described in ``scheduler/abstract.py``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from braid.core.errors import BraidError
 from braid.scheduler.abstract import AbstractGraph, load_abstract_graph
 from braid.scheduler.blocks import searchable
 from braid.scheduler.options import PLANNERS, PlannerSettings
@@ -29,12 +26,7 @@ EXACT = ("ios", "ios-parallel", "lazy-ios")
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    _add_arguments(
-        subparsers.add_parser("plan", help="schedule an abstract graph, without any device")
-    )
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser = subparsers.add_parser("plan", help="schedule an abstract graph, without any device")
     parser.add_argument("graph", type=Path, metavar="GRAPH.json")
     parser.add_argument("--planner", choices=PLANNERS, default="ios")
     parser.add_argument(
@@ -66,7 +58,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    graph = load_abstract_graph(args.graph.read_text())
+    graph = load_abstract_graph(args.graph.read_bytes())
     options = _options(args, graph)
     planned = _plan(graph, options)
     report = {**_report(graph, options, planned), "chosen": planned.planner}
@@ -147,18 +139,3 @@ def _print(graph: AbstractGraph, report: dict[str, Any]) -> None:
         say(f"at most {100 * report['gap']:.2f} % above the optimum")
     counts = report["counts"]
     say(", ".join(f"{name} {value}" for name, value in counts.items() if value is not None))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="braid plan", description=__doc__.split("\n")[0])
-    _add_arguments(parser)
-    args = parser.parse_args(argv)
-    try:
-        return run(args)
-    except (BraidError, OSError, UnicodeDecodeError) as error:
-        print(f"braid plan: {error}", file=sys.stderr)
-        return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from braid.core.errors import StartupError
@@ -53,9 +52,6 @@ def add_parser(subparsers: Subparsers) -> None:
     _add_numbers(deploy)
     deploy.add_argument(
         "--ray", metavar="HOST:PORT", default="auto", help="default: this machine's"
-    )
-    deploy.add_argument(
-        "--config", metavar="FILE", type=Path, help="deploy this Serve file instead"
     )
     deploy.add_argument("--roll", action="store_true", help="replace all nodes, changed or not")
     deploy.add_argument("--print", action="store_true", help="print the Serve file, deploy nothing")
@@ -109,7 +105,7 @@ def _print_environment(_: argparse.Namespace) -> int:
 def _deploy(args: argparse.Namespace) -> int:
     from braid.server.ray.deploying import Cluster
 
-    if args.print and args.nodes is None and args.max_nodes is None and args.config is None:
+    if args.print and args.nodes is None and args.max_nodes is None:
         raise StartupError("--print needs --nodes, or --min-nodes and --max-nodes")
     if args.print:
         print(_as_yaml(_configuration(args, 0)), end="")
@@ -133,8 +129,6 @@ def _as_many_nodes(machines: int, wanted: int) -> int:
 
 
 def _configuration(args: argparse.Namespace, machines: int) -> dict[str, Any]:
-    import yaml
-
     from braid.server.ray.application import RELEASE, configuration
     from braid_client.version import __version__
 
@@ -142,15 +136,7 @@ def _configuration(args: argparse.Namespace, machines: int) -> dict[str, Any]:
     given = {name: getattr(args, name) for name in names.values()}
     settings = {name: value for name, value in given.items() if value is not None}
     release = f"{__version__} {time.time():.0f}" if args.roll else __version__
-    if args.config is None:
-        return configuration({**settings, RELEASE: release}, _nodes(args, machines))
-    document = yaml.safe_load(args.config.read_text())
-    for application in document["applications"]:
-        application["args"] = {**application.get("args", {}), **settings}
-        if args.roll:
-            application["args"][RELEASE] = release
-    checked: dict[str, Any] = document
-    return checked
+    return configuration({**settings, RELEASE: release}, _nodes(args, machines))
 
 
 def _nodes(args: argparse.Namespace, machines: int) -> Nodes:

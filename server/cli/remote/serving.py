@@ -31,11 +31,6 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--label", metavar="LABEL=N", action="append", default=[], help="name version N so")
     add("--unlabel", metavar="LABEL", action="append", default=[], help="take a label away")
     add("--max-wait-ms", metavar="MS", type=float, help="longest wait for more rows, if it pays")
-    add(
-        "--split-requests",
-        action=argparse.BooleanOptionalAction,
-        help="changes nothing: requests are cut wherever that is cheapest",
-    )
     add("--max-queue-requests", metavar="N", type=int, help="requests that may wait")
     add("--max-queue-rows", metavar="N", type=int, help="rows that may wait")
     add("--max-queue-ms", metavar="MS", type=float, help="refuse what would wait longer; 0: never")
@@ -75,8 +70,8 @@ def changed(before: Serving, args: argparse.Namespace) -> Serving:
         latest, numbers = args.versions
         after = replace(after, latest=latest, versions=numbers)
     for name in BATCHING:
-        if getattr(args, name) is not None:
-            after = replace(after, **{name: getattr(args, name)})
+        if (value := getattr(args, name, None)) is not None:
+            after = replace(after, **{name: value})
     if args.residency is not None:
         idle_s = before.idle_s if args.residency == ON_DEMAND else None
         after = replace(after, residency=args.residency, idle_s=idle_s)

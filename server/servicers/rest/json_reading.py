@@ -1,109 +1,65 @@
 """JSON of any form read without holding the event loop up.
 
-    body ──few parts──> its object
-      └──many──> Numbers (long lists of them, cut out) ──elements──> lists of some thousands
-           └──> the rest ──few parts──> its object
-                     └──many──> refused
+    body ──> long lists of numbers, cut out ──elements──> lists of some thousands
+      └────> the rest ──few parts──> its object
+                   └──many──> refused
 
-A list within a list, ``[],``, takes three bytes of text, and sixty in memory. So parts are counted
-in the text before objects are made of them. Tensors may have millions of numbers: their lists are
-found by the quotes, of which numbers have none.
+A list within a list, ``[],``, takes three bytes of text, and sixty in memory. So parts of a long
+text are counted before objects are made of them. Tensors may have millions of numbers: their lists
+are found by the quotes, of which numbers have none.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Any
 
-import numpy as np
 import orjson
 
 from braid.core.errors import InvalidRequest
-from braid.core.pieces import Work
+from braid.core.pieces import PIECE_BYTES, Work
 
 QUICK_BYTES = 1 << 18
 """Texts up to this size are read at once, whatever they contain."""
 
-FEW_PARTS = 1 << 15
-"""Most parts of a text that is read at once; in longer ones, lists of numbers are read apart."""
-
-MAX_LISTS = 1 << 16
-"""Lists and objects that are made at once; beyond are more than a request ever needs."""
-
-MAX_ELEMENTS = 1 << 18
-"""Elements and members that are made at once; beyond, all but lists of numbers are refused."""
-
-COMPARED_BYTES = 1 << 18
-"""Bytes that are compared at once: both sides stay in the caches."""
+MAX_PARTS = 1 << 19
+"""Commas, lists and objects of a text beside its long lists of numbers; beyond, it is refused."""
 
 LONG_BYTES = QUICK_BYTES // 2
 """Lists of numbers from this size on are read apart."""
 
-PIECE_BYTES = 1 << 16
+READ_BYTES = 1 << 16
 """Text of numbers that is read as one piece of work."""
 
 MAX_DEPTH = 16
 """Lists within lists of numbers: no tensor has so many dimensions."""
 
-TAKEN_OUT = ""
-"""Only key of the objects that stand where numbers were taken out; its value is their index."""
-
+_LIST = re.compile(rb'(?<!\\)"\s*:\s*\[')  # from the end of a key to the first bracket
 _STRUCTURE = bytes(byte for byte in range(256) if byte not in b"[],")
 _SPACES = bytes(b" "[0] if byte in b"[]" else byte for byte in range(256))
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Text of a long list of numbers, or of lists of lists of them."""
+    """Long list of numbers, or of lists of lists of them."""
 
     text: bytes
-
-    @property
-    def is_flat(self) -> bool:
-        """True if there is no list within the list."""
-        return self.text.find(b"[", 1) < 0
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents of lists that are even, by the first one of each depth."""
-        brackets, shape, before = self.text.translate(None, _STRUCTURE), list[int](), 1
-        for closed in range(1, len(brackets) - len(brackets.lstrip(b"[")) + 1):
-            count = brackets.count(b",", 0, brackets.find(b"]" * closed)) + 1
-            shape.insert(0, count // before)
-            before = count
-        return tuple(shape)
-
-    def are_even(self) -> Work[bool]:
-        """True if lists that stand beside each other are equally long."""
-        if self.is_flat:
-            return True
-        brackets = self.text.translate(None, _STRUCTURE)
-        depth = len(brackets) - len(brackets.lstrip(b"["))
-        if depth > MAX_DEPTH:
-            return False
-        level = b""
-        for closed in range(1, depth + 1):  # from the first list that holds numbers outwards
-            begin, end = depth - closed, brackets.find(b"]" * closed) + closed
-            if not level:
-                level = brackets[begin:end]
-                continue
-            count = (end - begin - 1) // (len(level) + 1)
-            level = b"[" + (level + b",") * (count - 1) + level + b"]"
-            yield
-        return level == brackets
+    shape: tuple[int, ...] | None  # None: lists beside each other are not equally long
 
     def elements(self) -> Iterator[list[Any]]:
         """Yield the elements, some thousands at a time, as if there were no lists within.
 
         Raises InvalidRequest: they are no JSON.
         """
-        text = self.text if self.is_flat else self.text.translate(_SPACES)
+        text = self.text if len(self.shape or ()) == 1 else self.text.translate(_SPACES)
         end, last = 0, len(text) - 1  # of the outermost brackets
         while end < last:
             at = end + 1
-            end = text.find(b",", at + PIECE_BYTES, last)
+            end = text.find(b",", at + READ_BYTES, last)
             end = last if end < 0 else end
             elements = _read(b"[" + text[at:end].lstrip() + b"]")
             if not elements:
@@ -113,19 +69,16 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class JsonBody:
-    """Object of a body."""
+    """Object of a body; where numbers were taken out stands an object with their key."""
 
     given: dict[str, Any]
-    numbers: tuple[Numbers, ...] = ()  # taken out of ``given``
+    numbers: Mapping[str, Numbers] = field(default_factory=dict)  # by keys that no caller knows
 
     def list_of(self, value: object) -> list[Any] | Numbers | None:
         """Return the list that a value is, or that was taken out of its place; None: no list."""
-        if isinstance(value, list):
-            return value
-        index = value.get(TAKEN_OUT) if isinstance(value, dict) else None
-        if type(index) is not int or not 0 <= index < len(self.numbers):
-            return None
-        return self.numbers[index]
+        if isinstance(value, dict):
+            return self.numbers.get(next(iter(value), ""))
+        return value if isinstance(value, list) else None
 
 
 def read_json(body: bytes) -> Work[JsonBody]:
@@ -137,98 +90,64 @@ def read_json(body: bytes) -> Work[JsonBody]:
         return JsonBody({})
     if len(body) <= QUICK_BYTES:
         return JsonBody(_object(body))
-    if _has_few_parts(body, FEW_PARTS, FEW_PARTS):
+    rest, numbers = yield from _numbers_apart(body)
+    parts = 0
+    for at in range(0, len(rest), PIECE_BYTES):
         yield
-        return JsonBody(_object(body))
+        piece = rest[at : at + PIECE_BYTES]
+        parts += len(piece) - len(piece.translate(None, b",[{"))
+        if parts > MAX_PARTS:
+            raise InvalidRequest(
+                f"the JSON has more than {MAX_PARTS} elements, lists and objects beside the "
+                "numbers of tensors; send tensors as binary data"
+            )
     yield
-    plain = yield from _without_escapes(body)
-    if _count(plain, '"') <= 4 * MAX_ELEMENTS:
-        yield
-        rest, rest_plain, numbers = yield from _take_numbers_out(body, plain)
-        outside_strings = b"".join(rest_plain.split(b'"')[::2])
-        yield
-        if _has_few_parts(outside_strings, MAX_LISTS, MAX_ELEMENTS):
-            return JsonBody(_object(rest), numbers)
-    raise InvalidRequest(
-        f"the JSON has more than {MAX_ELEMENTS} elements, or {MAX_LISTS} lists and objects, beside "
-        "the numbers of tensors; send tensors as binary data"
-    )
+    return JsonBody(_object(rest), numbers)
 
 
-def _has_few_parts(text: bytes, lists: int, elements: int) -> bool:
-    """True if there are at most so many lists and objects, elements and members in a text."""
-    return _count(text, "[") + _count(text, "{") <= lists and _count(text, ",") <= elements
+def _numbers_apart(body: bytes) -> Work[tuple[bytes, dict[str, Numbers]]]:
+    """Return a text without its long lists of numbers, and these.
 
-
-def _count(text: bytes, character: str) -> int:
-    """Return ``text.count``, in a quarter of its time."""
-    return sum(int(np.count_nonzero(part)) for _, part in _found(text, character))
-
-
-def _positions(text: bytes, character: str) -> np.ndarray[Any, Any]:
-    return np.concatenate([np.flatnonzero(part) + at for at, part in _found(text, character)])
-
-
-def _found(text: bytes, character: str) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
-    """Yield parts of a text, by where they begin: bool, each byte is the character."""
-    codes, wanted = np.frombuffer(text, np.uint8), ord(character)
-    for at in range(0, len(codes), COMPARED_BYTES):
-        yield at, codes[at : at + COMPARED_BYTES] == wanted
-
-
-def _without_escapes(body: bytes) -> Work[bytes]:
-    """Return a text of the same length in which each quote begins or ends a string."""
-    if b"\\" not in body:
-        return body
-    for escaped in (rb"\\", rb"\""):
-        body = body.replace(escaped, b"__")
-        yield
-    return body
-
-
-def _take_numbers_out(body: bytes, plain: bytes) -> Work[tuple[bytes, bytes, tuple[Numbers, ...]]]:
-    """Return both texts without the long lists of numbers, and these."""
-    rest, rest_plain, numbers, at = list[bytes](), list[bytes](), list[Numbers](), 0
-    quotes = np.append(_positions(plain, '"'), len(plain))
-    for index in np.flatnonzero(np.diff(quotes) > QUICK_BYTES).tolist():
-        yield
-        begin, end = int(quotes[index]) + 1, int(quotes[index + 1])
-        place = (yield from _list_in(plain, begin, end)) if index % 2 else None  # else a string
-        if place is None:
-            continue
-        mark = b'{"":%d}' % len(numbers)
-        rest += (body[at : place[0]], mark)
-        rest_plain += (plain[at : place[0]], mark)
-        numbers.append(Numbers(body[slice(*place)]))
-        at = place[1]
-    return b"".join([*rest, body[at:]]), b"".join([*rest_plain, plain[at:]]), tuple(numbers)
-
-
-def _list_in(text: bytes, begin: int, end: int) -> Work[tuple[int, int] | None]:
-    """Return where the first list in a part of a text begins and ends.
-
-    None: it is short, or has objects.
+    Each lies between two quotes, of which the first ends a key. Where that one begins a string, the
+    text is no JSON afterwards.
     """
-    first, depth = text.find(b"[", begin, end), 0
-    if first < 0:
-        return None
-    if text.find(b"[", first + 1, end) < 0:
-        return _unless_short(text, first, text.find(b"]", first, end) + 1)
-    for at in range(first, end, QUICK_BYTES):
-        codes = np.frombuffer(text, np.uint8)[at : min(at + QUICK_BYTES, end)]
-        brackets = np.flatnonzero((codes == ord("[")) | (codes == ord("]")))
-        if len(brackets):
-            depths = depth + np.cumsum(np.where(codes[brackets] == ord("["), 1, -1))
-            closed, depth = np.flatnonzero(depths == 0), int(depths[-1])
-            if len(closed):
-                return _unless_short(text, first, at + int(brackets[closed[0]]) + 1)
+    rest, numbers, kept, quote = list[bytes](), dict[str, Numbers](), 0, 0
+    for at in range(LONG_BYTES, len(body), LONG_BYTES):
+        if at < quote:
+            continue
+        before, quote = body.rfind(b'"', quote, at), body.find(b'"', at)
+        quote = len(body) if quote < 0 else quote
+        found = _LIST.match(body, max(before, 0)) if quote - before > LONG_BYTES else None
+        if found is None:
+            continue
         yield
-    return None
+        first = found.end() - 1
+        braces = [at for brace in (b"{", b"}") if (at := body.find(brace, first, quote)) >= 0]
+        last = body.rfind(b"]", first, min(braces, default=quote)) + 1
+        if last - first >= LONG_BYTES:
+            text, key = body[first:last], token_hex(8)
+            numbers[key] = Numbers(text, (yield from _shape(text)))
+            rest += (body[kept:first], b'{"%s":0}' % key.encode())
+            kept = last
+    return b"".join([*rest, body[kept:]]), numbers
 
 
-def _unless_short(text: bytes, first: int, last: int) -> tuple[int, int] | None:
-    is_short, has_objects = last - first < LONG_BYTES, text.find(b"{", first, last) >= 0
-    return None if is_short or has_objects else (first, last)
+def _shape(text: bytes) -> Work[tuple[int, ...] | None]:
+    """Return the extents of a list; None: they differ, or its brackets are no pairs."""
+    if text.find(b"[", 1) < 0 and text.find(b"]") == len(text) - 1:
+        return (text.count(b",") + 1,)
+    brackets = text.translate(None, _STRUCTURE)
+    depth = len(brackets) - len(brackets.lstrip(b"["))
+    if depth > MAX_DEPTH:
+        return None
+    shape, level = list[int](), b""
+    for closed in range(1, depth + 1):  # from the first list that holds numbers outwards
+        yield
+        begin, end = depth - closed, brackets.find(b"]" * closed) + closed
+        extent = (end - begin - 1) // (len(level) + 1)
+        level = b"[" + (level + b",") * (extent - 1) + level + b"]"
+        shape.insert(0, extent)
+    return tuple(shape) if level == brackets else None
 
 
 def _object(body: bytes) -> dict[str, Any]:

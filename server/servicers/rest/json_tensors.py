@@ -55,7 +55,7 @@ def raw_of(name: str, datatype: str, data: list[Any] | Numbers | None) -> Work[b
         raise InvalidTensor(f"input {name!r} has the unknown datatype {datatype[:40]!r}")
     if isinstance(data, list):
         return _raw_numbers(name, datatype, data, dtype)
-    if not (yield from data.are_even()):
+    if data.shape is None:
         raise _uneven(name)
     raw = []
     for elements in data.elements():

@@ -35,16 +35,8 @@ def _flag(answer: Any) -> Shown:
     return shown, HTTPStatus.OK if is_up else HTTPStatus.SERVICE_UNAVAILABLE
 
 
-def _config(answer: Any) -> Shown:
-    return to_json(answer.config), HTTPStatus.OK
-
-
-def _schedules(answer: Any) -> Shown:
-    return to_json(answer)["schedules"], HTTPStatus.OK
-
-
-def _index(answer: Any) -> Shown:
-    return to_json(answer)["models"], HTTPStatus.OK
+def _member(name: str) -> Callable[[Any], Shown]:
+    return lambda answer: (to_json(answer)[name], HTTPStatus.OK)
 
 
 def _regions(answer: Any) -> Shown:
@@ -142,7 +134,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v2/models/stats", "ModelStatistics", "Statistics of all models"),
     *_by_version("/ready", "ModelReady", "A model answers", show=_flag),
     *_by_version("", "ModelMetadata", "Inputs and outputs of a model"),
-    *_by_version("/config", "ModelConfig", "How a model is served", show=_config),
+    *_by_version("/config", "ModelConfig", "How a model is served", show=_member("config")),
     *_by_version("/stats", "ModelStatistics", "Statistics of a model"),
     *_by_version(
         *("/schedule/again", SCHEDULE_AGAIN, "Measure and make schedules of a model again"),
@@ -154,7 +146,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *_by_version(
         *("/schedules", GET_MODEL, "Schedules of a model, and how their candidates fare"),
         fields={"name": "model", "version": "version"},
-        show=_schedules,
+        show=_member("schedules"),
         service=_ADMIN.full_name,
     ),
     Operation(
@@ -165,7 +157,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         *("POST", "/v2/repository/index", "RepositoryIndex", "All models and versions"),
         read=bodies.read_index,
-        show=_index,
+        show=_member("models"),
     ),
     Operation(
         *("POST", "/v2/repository/models/{name}/load", "RepositoryModelLoad", "Load a model"),

@@ -26,7 +26,7 @@ from braid.server.servicers.oip.contents import DTYPES
 from braid.server.servicers.oip.tensors import SplitMessage
 from braid.server.servicers.oip.wire import messages
 from braid.server.servicers.rest.inference import MAX_JSON_BYTES, RestRequest
-from braid.server.servicers.rest.json_reading import TAKEN_OUT, JsonBody, Numbers, read_json
+from braid.server.servicers.rest.json_reading import JsonBody, Numbers, read_json
 from braid.server.servicers.rest.json_tensors import raw_of
 from braid_client.wire_fields import Part
 
@@ -53,7 +53,7 @@ def read_predict(
     values = given["instances" if by_rows else "inputs"]
     if by_rows and json_body.list_of(values) is None:
         raise InvalidRequest("'instances' is no list")
-    for key, value in _columns(values, specs, by_rows).items():
+    for key, value in _columns(json_body, values, specs, by_rows).items():
         if key not in specs:
             raise InvalidTensor(f"the model has no input {key!r}; its inputs: {', '.join(specs)}")
         shape, raw = yield from _tensor(json_body, key, specs[key].dtype, value)
@@ -63,21 +63,23 @@ def read_predict(
     return RestRequest(message, contents, texts=texts)
 
 
-def _columns(values: Any, specs: Mapping[str, TensorType], by_rows: bool) -> dict[str, Any]:
+def _columns(
+    body: JsonBody, values: Any, specs: Mapping[str, TensorType], by_rows: bool
+) -> dict[str, Any]:
     """Return the values by input; of rows, a list of the rows of each."""
-    if not by_rows and _is_object(values):
+
+    def is_object(value: Any) -> bool:
+        return isinstance(value, dict) and body.list_of(value) is None
+
+    if not by_rows and is_object(values):
         return dict(values)
-    if by_rows and isinstance(values, list) and values and all(map(_is_object, values)):
+    if by_rows and isinstance(values, list) and values and all(map(is_object, values)):
         if any(row.keys() != values[0].keys() for row in values):
             raise InvalidRequest("the instances do not all have the same inputs")
         return {name: [row[name] for row in values] for name in values[0]}
     if len(specs) != 1:
         raise InvalidRequest(f"say which input is meant: objects with {', '.join(specs)}")
     return {next(iter(specs)): values}
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict) and TAKEN_OUT not in value
 
 
 def _tensor(
@@ -100,7 +102,9 @@ def _tensor(
 
 def _shape(data: Any) -> tuple[int, ...]:
     """Return the extents of nested lists, by the first list of each depth."""
-    shape = list(data.shape) if isinstance(data, Numbers) else []
+    if isinstance(data, Numbers):
+        return data.shape or ()
+    shape = list[int]()
     while isinstance(data, list):
         shape.append(len(data))
         data = data[0] if data else None

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.networks import NETWORKS
-from braid.server.cli.local.demo_networks.weights import build_seeded
+from benchmarks.networks.weights import build_seeded
 from tests.benchmarks.networks.names import EVERY_NETWORK
 
 

@@ -50,7 +50,7 @@ async def test_a_hanging_import_ends_at_the_wall_clock_limit(tmp_path: Path) -> 
 
 @pytest.mark.ci
 async def test_a_busy_import_ends_at_the_cpu_limit(tmp_path: Path) -> None:
-    with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_CPU_SECONDS"):
+    with pytest.raises(ImportLimitExceeded, match="all its CPU seconds"):
         await imported(slow(), tmp_path, ImportLimits(cpu_seconds=2))
 
     assert left_in(tmp_path) == []
@@ -153,10 +153,10 @@ def _wide() -> bytes:
     return model([sizes, wide, total], shape=["n", 1]).SerializeToString()
 
 
-async def test_an_artefact_over_the_file_limit_says_which_setting_to_raise(
+async def test_an_artefact_over_the_file_limit_is_refused(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_FILE_BYTES"):
+    with pytest.raises(ImportLimitExceeded, match="a file grew too large"):
         await imported(_heavy(), tmp_path, ImportLimits(file_bytes=1 << 20))
 
     assert left_in(tmp_path) == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from braid.scheduler.options import PLANNERS
-from braid.server.cli.local.plan import main
+from braid.server.cli.main import main
 from tests.scheduler.networks import FIRE_WITH_BYPASS, INCEPTION_E
 
 
@@ -34,7 +34,7 @@ def write(tmp_path: Path) -> Any:
 
 
 def report(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
-    assert main([*argv, "--json"]) == 0
+    assert main(["plan", *argv, "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
     return printed
 
@@ -90,24 +90,26 @@ def test_lazy_ios_takes_a_gap_in_per_cent(write: Any, capsys: pytest.CaptureFixt
 def test_without_json_the_stages_are_listed_by_name(
     write: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([write([[], [0], [0], [1, 2]], [1.0, 5.0, 4.0, 1.0])]) == 0
+    assert main(["plan", write([[], [0], [0], [1, 2]], [1.0, 5.0, 4.0, 1.0])]) == 0
 
     assert "stage   2: op1 | op2" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", ["nonsense", '{"operators": [{"id": 1, "inputs": [1]}]}', None])
+@pytest.mark.parametrize(
+    "content", [b"nonsense", b"\xff\xfe\xff", b'{"operators": [{"id": 1, "inputs": [1]}]}', None]
+)
 def test_a_bad_graph_is_one_line_on_stderr(
-    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bad.json"
     if content is not None:
-        path.write_text(content)
+        path.write_bytes(content)
 
-    assert main([str(path)]) == 1
+    assert main(["plan", str(path)]) == 1
 
     assert capsys.readouterr().err.startswith("braid plan: ")
 
 
 def test_bad_limits_are_refused(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([write([[]]), "--max-groups", "-1"]) == 1
+    assert main(["plan", write([[]]), "--max-groups", "-1"]) == 1
     assert "at least 1" in capsys.readouterr().err

@@ -15,7 +15,7 @@ import onnx
 import torch
 from torch import Tensor
 
-from braid.server.cli.local.demo_networks.network import Network
+from benchmarks.networks.network import Network
 
 OPSET = 17
 

@@ -1,20 +1,14 @@
-"""Description of a network with its inputs, and the networks of ``braid demo``."""
+"""Description of a network with its inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from braid.server.cli.local.demo_networks.classifier_and_detector import (
-    SIDE,
-    ClassifierAndDetector,
-)
-from braid.server.cli.local.demo_networks.inception_v3 import InceptionV3
-from braid.server.cli.local.demo_networks.squeezenet import SqueezeNet
-from braid.server.cli.local.demo_networks.weights import build_seeded
+from benchmarks.networks.weights import build_seeded
 
 Draw = Callable[[int, torch.Generator], tuple[Tensor, ...]]
 
@@ -61,16 +55,3 @@ def images(side: int) -> Draw:
 def classifier(name: str, construct: Callable[[], nn.Module], side: int) -> Network:
     """Describe a network from images [batch, 3, side, side] to logits [batch, classes]."""
     return Network(name, construct, images(side), ("image",), ("logits",))
-
-
-NETWORKS: Mapping[str, Network] = {
-    network.name: network
-    for network in (
-        classifier("squeezenet", SqueezeNet, 224),
-        classifier("inception_v3", InceptionV3, 299),
-        Network(
-            *("classifier_and_detector", ClassifierAndDetector, images(SIDE)),
-            *(("image",), ("logits", "boxes")),
-        ),
-    )
-}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from braid.server.cli.local.demo_networks.weights import with_gain
+from benchmarks.networks.weights import with_gain
 
 
 class ConvNorm(nn.Module):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from braid.server.cli.local.demo_networks.layers import Branches, Classifier, ConvNorm
+from benchmarks.networks.layers import Branches, Classifier, ConvNorm
 
 
 def _average() -> nn.AvgPool2d:
