@@ -78,6 +78,7 @@ setup(
             "jinja2>=3.1.6,<4",
             "markupsafe>=3",
             "rich>=14",
+            "shtab>=1.13",
             "sqlalchemy>=2.1,<3",
             "starlette>=1.10,<2",
             "uvicorn>=0.54,<0.55",  # braid.server.ports.http.connection extends its protocol

@@ -52,6 +52,7 @@ _REMOTE = (
 COMMANDS: dict[str, Command] = {
     **{name: _InModule(f"local.{name}") for name in _LOCAL},
     **{name: _InModule(f"remote.{name}") for name in _REMOTE},
+    "completion": _InModule("completion"),
 }
 
 GROUPS = (
@@ -59,6 +60,7 @@ GROUPS = (
     ("Models and their schedules", ("register", "models", "jobs", "schedule", "serving", "delete")),
     ("Use a model", ("infer", "benchmark")),
     ("Study planners, no server needed", ("plan", "demo")),
+    ("Your shell", ("completion",)),
 )
 
 MANUAL = """\
@@ -104,6 +106,7 @@ def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(parser=parser)  # completion describes all of it
     parser.add_argument("--version", action="version", version=braid_client.__version__)
     subparsers = parser.add_subparsers(
         dest="command", metavar="COMMAND", prog="braid", required=True, help=argparse.SUPPRESS
@@ -127,7 +130,8 @@ def _command_list(subparsers: Subparsers) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     name = given[0] if given else ""
-    parser = build_parser([name] if name in COMMANDS else COMMANDS)
+    alone = name in COMMANDS and name != "completion"  # which describes all of them
+    parser = build_parser([name] if alone else COMMANDS)
     if not given:
         parser.print_help(sys.stderr)
         return 2

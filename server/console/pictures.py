@@ -92,11 +92,12 @@ def trace(which: Drawn) -> dict[str, Any]:
     return perfetto_trace(tracks, [which.graph] * len(tracks), which.name)
 
 
-def compared_svg(first: Drawn, second: Drawn) -> str:
-    """Draw two schedules on one axis, long enough to tell most units apart."""
+def compared_svg(first: Drawn, second: Drawn, *, is_legible: bool = False) -> str:
+    """Two schedules on one axis, as SVG; ``is_legible``: long enough to tell most units apart."""
     tracks = [scheduled(drawn.schedule, drawn.units) for drawn in (first, second)]
     heading = f"{first.name} against {second.name}"
-    return timeline_svg(tracks, [first.graph, second.graph], heading, legible_zoom(tracks))
+    zoom = legible_zoom(tracks) if is_legible else 1
+    return timeline_svg(tracks, [first.graph, second.graph], heading, zoom)
 
 
 def difference_lines(first: Drawn, second: Drawn) -> Iterator[str]:
@@ -146,3 +147,24 @@ def difference_rows(difference: Difference) -> Iterator[tuple[str, ...]]:
                 "-" if change.latency_us is None else time_text(change.latency_us),
                 "-" if change.other_latency_us is None else time_text(change.other_latency_us),
             )
+
+
+def difference_json(difference: Difference) -> dict[str, Any]:
+    return {
+        "same": difference.is_same,
+        "kept": difference.kept,
+        "first": difference.first.key.to_json(),
+        "second": difference.second.key.to_json(),
+        "only_first": list(difference.only_first),
+        "only_second": list(difference.only_second),
+        "stages": [
+            {
+                "stage": change.number,
+                "change": change.change,
+                "others": list(change.others),
+                "latency_us": change.latency_us,
+                "other_latency_us": change.other_latency_us,
+            }
+            for change in difference.stages
+        ],
+    }

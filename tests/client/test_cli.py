@@ -64,6 +64,7 @@ def test_models_are_a_table_or_json(braid: Braid) -> None:
     assert "echo 1 serving 2.0 KiB x: FP32[batch, 3," in spoken(out)
     assert "cpu/1: stages by IOS, 1.00 ms" in out, "of an older server"
 
+    assert braid("models", "--names") == (0, "echo\n", "")
     code, out, _ = braid("models", "--json")
     (model,) = json.loads(out)
     assert (model["name"], model["state"]) == ("echo", "SERVING")
@@ -145,6 +146,7 @@ def test_nothing_is_wider_than_a_hundred_columns(
             "jobs",
             "nodes",
             f"schedule show {name}",
+            f"schedule diff {name} --against-batch 1",
         )
     ]
 
@@ -726,3 +728,14 @@ def test_one_block_is_drawn_alone_and_blocks_are_counted(braid: Braid) -> None:
     code, _, err = braid("schedule", "show", "echo", "--format", "svg", "--block", "9")
     assert code == 1
     assert "there is no block 9: this model has 1 blocks" in err
+
+
+def test_two_schedules_are_compared(braid: Braid) -> None:
+    code, out, _ = braid("schedule", "diff", "echo", "--against-batch", "1")
+    assert code == 0
+    assert "both run the same units in the same stages on the same streams" in out
+
+    found = json.loads(braid("schedule", "diff", "echo", "--format", "json")[1])
+    assert found["same"]
+    assert [stage["change"] for stage in found["stages"]] == ["kept", "kept"]
+    assert "against" in braid("schedule", "diff", "echo", "--format", "svg")[1]

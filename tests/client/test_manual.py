@@ -1,13 +1,16 @@
-"""``braid --help``: complete."""
+"""``braid --help`` and the completion scripts: complete, and run by a real shell."""
 
 from __future__ import annotations
 
 import argparse
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
+from braid.server.cli.completion import SHELLS
 from braid.server.cli.main import COMMANDS, GROUPS, build_parser, main
 
 
@@ -61,4 +64,52 @@ def test_every_listing_has_json() -> None:
     }
     for command in ("models", "jobs", "register", "plan"):
         assert "--json" in flags[command,], command
-    assert "--format" in flags["schedule", "show"]
+    assert "--format" in flags["schedule", "show"] & flags["schedule", "diff"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("braid reg", "register"),
+        ("braid schedule ", "show diff again pin unpin"),
+        ("braid schedule show x --form", "--format"),
+        ("braid schedule show x --format s", "svg"),
+        ("braid --address h:1 jobs wat", "watch"),
+        ("braid completion ", "bash zsh fish"),
+        ("braid plan --planner ios", "ios-merge ios-parallel ios"),
+        ("braid register net f --precision f", "fp32 fp16"),
+        ("braid serve --log-format j", "json"),
+        ("braid infer res", "resnet"),
+        ("braid jobs --model b", "bert"),
+    ],
+)
+def test_bash_completes(line: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    words = line.split(" ")
+    setting = " ".join(f"'{word}'" for word in words)
+    program = "braid() { echo resnet bert; }\n"  # what `braid models --names` would print
+    program += f"{script}\nCOMP_WORDS=({setting}); COMP_CWORD={len(words) - 1}\n_shtab_braid\n"
+    program += 'echo "${COMPREPLY[@]}"\n'
+
+    ran = subprocess.run(
+        ["bash", "-euc", program], capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    found = ran.stdout.split()
+    assert [word for word in found if not word.startswith("--") or "--" in expected] == (
+        expected.split()
+    )
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_script_is_accepted_by_its_shell(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["completion", shell])
+    script = capsys.readouterr().out
+    assert "schedule" in script
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=120)

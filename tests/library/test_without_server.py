@@ -72,7 +72,7 @@ def test_the_library_requires_no_transport_and_no_database() -> None:
     assert of_the_server() >= {
         *("grpcio", "grpcio-health-checking", "grpcio-reflection", "tritonclient"),
         *("sqlalchemy", "starlette", "uvicorn", "httptools", "uvloop", "orjson", "watchfiles"),
-        *("prometheus-client", "rich"),
+        *("prometheus-client", "rich", "shtab"),
     }
 
 

@@ -100,6 +100,7 @@ def test_all_surfaces_show_one_ratio_with_one_interval_and_one_plan_id(
     shown = braid("schedule", "show", "cnn")
     assert f"measured 10.42 ms (3.4%), sequential 9.63 ms (2.1%), speed-up {SHOWN}" in shown
     assert f"greedy 10.42 ms 3.4% 99 {SHOWN}" in shown
+    assert f"{SHOWN} sequential" in braid("schedule", "diff", "cnn")
     # The console.
     pages = ("models/cnn?version=1", "schedules/cnn/1/1?device=cpu")
     for page in pages:

@@ -31,6 +31,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "name", metavar="NAME", nargs="?", help="all about the versions of this one"
     )
+    parser.add_argument("--names", action="store_true", help="names only, one a line")
     parser.add_argument("--json", action="store_true", help="everything, as a JSON list")
     add_address(parser)
 
@@ -41,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
         if args.name is not None:
             its = [model for model in models if model.name == args.name]
             models = its or [client.model(args.name)]  # NOT_FOUND
-    if args.json:
+    if args.names:
+        print("".join(f"{name}\n" for name in sorted({model.name for model in models})), end="")
+    elif args.json:
         print_json(models)
     elif not models:
         options = connection_options(args)

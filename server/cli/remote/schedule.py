@@ -1,4 +1,4 @@
-"""``braid schedule``: a schedule as tables, as a picture, as a trace; make it again, pin it."""
+"""``braid schedule``: a schedule as tables, as a picture, as a trace; and what two differ in."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from braid.charts.difference import compare
 from braid.charts.kinds import kind_text
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph, graph_from_json
@@ -45,6 +46,7 @@ EXAMPLES = """examples:
   braid schedule show inception --batch 4
   braid schedule show inception --format svg --block -1 --output last-block.svg
   braid schedule show inception --format perfetto --output trace.json   # open in ui.perfetto.dev
+  braid schedule diff inception --batch 1 --against-batch 32
   braid schedule again inception --batch 4 --wait
   braid schedule pin inception onnxruntime
 """
@@ -53,12 +55,12 @@ EXAMPLES = """examples:
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "schedule",
-        help="show a model's schedules, make them again, pin one",
+        help="show a model's schedule, or what two differ in; make them again",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(
-        dest="action", metavar="show | again | pin | unpin", required=True
+        dest="action", metavar="show | diff | again | pin | unpin", required=True
     )
     show = actions.add_parser("show", help="print or draw a schedule")
     _add_which(show)
@@ -66,8 +68,15 @@ def add_parser(subparsers: Subparsers) -> None:
     show.add_argument(
         "--block", metavar="N", type=int, help="draw this block only, -1 for the last"
     )
-    show.add_argument("--output", metavar="FILE", type=Path, help="default: stdout")
-    add_address(show)
+    diff = actions.add_parser("diff", help="what two schedules of a model differ in")
+    _add_which(diff)
+    diff.add_argument("--against-batch", metavar="N", type=at_least_one, help="default: the same")
+    diff.add_argument("--against-device", metavar="DEVICE", help="default: the same")
+    diff.add_argument("--against-version", metavar="N", help="default: the same")
+    diff.add_argument("--format", choices=("text", "json", "svg"), default="text")
+    for action in (show, diff):
+        action.add_argument("--output", metavar="FILE", type=Path, help="default: stdout")
+        add_address(action)
     again = actions.add_parser(
         "again",
         help="measure and make schedules again",
@@ -117,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action in ("pin", "unpin"):
         return _pin(args)
     with connect(args) as client:
-        return _show(client, args)
+        return _diff(client, args) if args.action == "diff" else _show(client, args)
 
 
 def _pin(args: argparse.Namespace) -> int:
@@ -162,6 +171,36 @@ def _show(client: Client, args: argparse.Namespace) -> int:
         which = pictures.drawn(args.name, document, graph, args.block)
         is_svg = args.format == "svg"
         _write(pictures.svg(which) if is_svg else json.dumps(pictures.trace(which)), args)
+    return 0
+
+
+def _diff(client: Client, args: argparse.Namespace) -> int:
+    addresses = (
+        (args.batch, args.device, args.version),
+        (
+            args.against_batch or args.batch,
+            args.device if args.against_device is None else args.against_device,
+            args.against_version or args.version,
+        ),
+    )
+    first, second = (
+        pictures.drawn(
+            args.name,
+            *client.schedule(*(args.name, batch, device), version=version, shapes=args.shapes),
+        )
+        for batch, device, version in addresses
+    )
+    difference = compare(first.schedule, second.schedule)
+    if args.format == "svg":
+        _write(pictures.compared_svg(first, second), args)
+    elif args.format == "json":
+        _write(json.dumps(pictures.difference_json(difference), indent=2), args)
+    else:
+        for line in pictures.difference_lines(first, second):
+            say(line)
+        if rows := list(pictures.difference_rows(difference)):
+            columns = ("stage", "change", "its units run in", "latency", "latency there")
+            print_table(columns, rows, right=("stage", "latency", "latency there"))
     return 0
 
 

@@ -107,12 +107,16 @@ async def comparison(facts: Facts, first: ScheduleAddress, second: ScheduleAddre
     shown = {
         "first": first,
         "second": second,
-        "picture": Markup(await asyncio.to_thread(pictures.compared_svg, *sides)),
+        "picture": Markup(await asyncio.to_thread(_both, *sides)),
         "lines": list(pictures.difference_lines(*sides)),
         "rows": list(pictures.difference_rows(difference)),
     }
     title = f"{first.model}: batch {first.batch_size} against {second.batch_size}"
     return Page("compare.html", title, shown, "Models")
+
+
+def _both(first: Drawn, second: Drawn) -> str:
+    return pictures.compared_svg(first, second, is_legible=True)
 
 
 async def download(facts: Facts, at: ScheduleAddress, kind: str) -> tuple[str, str, str]:

@@ -11,7 +11,7 @@ OF_FLEETS = (
     *("psycopg", "obstore", "sqlalchemy.dialects.postgresql"),
 )
 LATER = ("jinja2", "opentelemetry")
-OF_OTHER_COMMANDS = ("rich", "braid.server.cli.local.demo", "braid.server.cli.remote")
+OF_OTHER_COMMANDS = ("rich", "shtab", "braid.server.cli.local.demo", "braid.server.cli.remote")
 
 PROGRAM = """
 import asyncio
