@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from braid.compiler.planner import PlannerProcess, SearchLimits
 from braid.core.background import BackgroundTasks
-from braid.core.keyed_locks import KeyedLocks
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
 from braid.server.devices.pool import Devices
@@ -33,6 +32,7 @@ from braid.server.models.queries import ModelQueries
 from braid.server.models.residency import Residency
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
+from braid.server.models.versions import KnownVersion
 from braid.server.observability.metrics import Metrics
 from braid.server.repository.model_sync import ModelSync
 from braid.server.repository.placing import Placing
@@ -82,8 +82,8 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
         if fleet is None or runner.is_working_on(name, version):  # else it follows
             policies.version_serves(name)
 
-    async def bring(model: ModelVersion, deadline: float | None) -> None:
-        await residency.bring(restore, model, deadline)
+    async def bring(known: KnownVersion, deadline: float | None) -> None:
+        await residency.bring(restore, known, deadline)
 
     serving = ServingModels(
         *(made_from.devices, made_from.metrics, batch_policy(settings), on_answers),
@@ -105,15 +105,14 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     runner = JobRunner(services)
     serving.on_decided = partial(_keep_decision, services, BackgroundTasks("decided contests"))
     catch_up = None if fleet is None else fleet.catch_up
-    turns = KeyedLocks()
-    restore = Restore(services, serving, is_shared=fleet is not None, turns=turns)
+    restore = Restore(services, serving, is_shared=fleet is not None)
     limit = settings.max_upload_bytes
-    loader = ModelLoader(store, runner, serving, limit, catch_up, turns, restore.now)
+    loader = ModelLoader(store, runner, serving, limit, catch_up, restore.now)
     policies = VersionPolicies(store, serving, loader)
     queries = ModelQueries(store, made_from.files, serving, made_from.devices)
     database = store_database(settings)
     if fleet is not None and database is not None:
-        fleet.follow(database, services, serving, loader.turns)
+        fleet.follow(database, services, serving)
     return ModelParts(
         *(serving, runner, loader, policies, queries, restore),
         *(padding, pairs, residency),

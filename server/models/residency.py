@@ -26,6 +26,7 @@ from braid.server.devices.pool import Devices
 from braid.server.inference.routing import Replicas
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
+from braid.server.models.versions import KnownVersion
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import ON_DEMAND, PINNED
 
@@ -69,31 +70,29 @@ class Residency:
         self._kept_order: list[str] = []
         self._loading: Counter[str] = Counter()  # by digest: loads under way
         self._held: dict[tuple[str, str], int] = {}  # by device and digest, as it was last
-        self._waiting: Counter[tuple[str, int]] = Counter()
         self._making_room = asyncio.Lock()
 
-    async def bring(self, restore: Restore, model: ModelVersion, deadline: float | None) -> None:
+    async def bring(self, restore: Restore, known: KnownVersion, deadline: float | None) -> None:
         """Load a version for a request; the load goes on though nobody waits for it any more.
 
         Raises ModelLoading (longer than requests may wait), DeadlineExceeded or BraidError.
         """
-        key, label = (model.name, model.version), f"model {model.name!r} version {model.version}"
-        task = restore.again(model)
+        model = known.row
+        label = f"model {model.name!r} version {model.version}"
+        task = restore.again(known)
         if self._models.config(model.name).residency.refuses:
             raise ModelLoading(f"{label} is being loaded, as it was not in memory; try again")
-        if self._waiting[key] >= self._limits.most_waiting:
+        if known.waiting >= self._limits.most_waiting:
             raise ModelLoading(f"{label} is being loaded, and many requests wait; try again")
         allowed_s = self._limits.wait_s
         is_late = deadline is not None and deadline - monotonic() < allowed_s
         if is_late and deadline is not None:
             allowed_s = max(0.0, deadline - monotonic())
-        self._waiting[key] += 1
+        known.waiting += 1
         try:
             await asyncio.wait({task}, timeout=allowed_s)
         finally:
-            self._waiting[key] -= 1
-            if not self._waiting[key]:
-                del self._waiting[key]
+            known.waiting -= 1
         if task.done():
             if (problem := task.result()) is not None:
                 raise problem
