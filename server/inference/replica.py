@@ -43,6 +43,7 @@ from braid.server.inference.other_shapes import OtherShapes
 from braid.server.inference.padding_check import PaddingCheck
 from braid.server.inference.plan_contest import ContestEvents, PlanContest
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
+from braid.server.inference.strikes import Strikes
 from braid.server.store.interface import Interface, reshapes
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy
@@ -104,6 +105,7 @@ class ModelReplica:
         self.device = device
         self.batch_sizes = imported.batch_sizes  # to form, in rows, ascending; more may come
         self.policy = BatchPolicy()
+        self.strikes = Strikes()  # of the version on all devices
         self.metadata = report.metadata
         self.declare(Interface())
         self._imported = imported

@@ -23,7 +23,6 @@ from braid.core.errors import (
 )
 from braid.core.schedule import Schedule
 from braid.server.devices.pool import Devices
-from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica, ScheduleMark
@@ -86,11 +85,7 @@ class ServingModels(KnownModels):
         super().__init__(metrics, on_serving)
         self._devices = devices
         self._policy = policy
-        quarantine = Quarantine()
-        self._batchers = {
-            device.name: Batcher(DeviceExecution(device), quarantine=quarantine)
-            for device in devices.all
-        }
+        self._batchers = {d.name: Batcher(DeviceExecution(d)) for d in devices.all}
         self._is_refusing = False
         self._background = BackgroundTasks("plans of models")
         self.on_decided: Callable[[ModelReplica, Schedule], object] = lambda replica, schedule: None
