@@ -265,7 +265,7 @@ class FrontEnd:
                     *(replica.name, str(replica.version), replica.device.name),
                     *(replica.other_shapes.prepared, replica.other_shapes.dropped),
                     *(len(replica.scheduled_lengths), replica.buckets.padded),
-                    *(replica.padding_check.checked, bool(replica.padding_check.failure)),
+                    *(replica.buckets.checked, bool(replica.buckets.failure)),
                 )
                 for replica in self.models.serving.all_replicas()
             ],

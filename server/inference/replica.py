@@ -40,7 +40,6 @@ from braid.server.inference.buckets import Buckets
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.lengths import Lengths, ManyRows, NoRows, Request, elements_of
 from braid.server.inference.other_shapes import OtherShapes
-from braid.server.inference.padding_check import PaddingCheck
 from braid.server.inference.plan_contest import ContestEvents, PlanContest
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
 from braid.server.inference.strikes import Strikes
@@ -140,7 +139,6 @@ class ModelReplica:
         self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
         self.shape_times = ShapeTimes()
         self.buckets = Buckets(self.lengths.axis, self.profiled, self.shape_times)
-        self.padding_check = PaddingCheck()
         self.chosen: dict[ScheduleKey, ScheduleMark] = {}  # schedules that were given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
@@ -225,7 +223,7 @@ class ModelReplica:
 
     def _lanes_of(self, request: Request) -> tuple[Hashable, Hashable]:
         """Return the lane of a request for which nothing waits, and the one without a schedule."""
-        if self.lengths.axis is None or self.padding_check.failure:
+        if self.lengths.axis is None or self.buckets.failure:
             return request.shape_class, request.shape_class
         has_session = self.other_shapes.has_session
         bucket = self.buckets.of(request, has_session=has_session)
@@ -290,7 +288,7 @@ class ModelReplica:
 
         The scheduled lengths stay scheduled.
         """
-        self.padding_check.failure = reason
+        self.buckets.failure = reason
         self.padding = refused(self.padding, reason)
 
     def tolerance_at(self, shape_class: ShapeClass) -> float:
