@@ -7,7 +7,8 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from braid.core.errors import Draining
-from braid.server.jobs.live_jobs import LiveJob, LiveJobs
+from braid.server.jobs.live_job import LiveJob
+from braid.server.jobs.running_jobs import RunningJobs
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobRecord
 
@@ -15,7 +16,7 @@ from braid.server.store.records import JobRecord
 class JobViews:
     """Looks at jobs. Belongs to one event loop."""
 
-    def __init__(self, services: JobServices, live: LiveJobs) -> None:
+    def __init__(self, services: JobServices, live: RunningJobs) -> None:
         self._store = services.store
         self._registry = services.registry
         self._live = live

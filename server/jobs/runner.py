@@ -37,7 +37,7 @@ from braid.core.errors import (
 )
 from braid.server.jobs.interfaces import CheckImported
 from braid.server.jobs.job_views import JobViews
-from braid.server.jobs.live_jobs import LiveJob, LiveJobs
+from braid.server.jobs.live_job import LiveJob
 from braid.server.jobs.running_jobs import RunningJobs
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import (
@@ -63,9 +63,8 @@ class JobRunner:
         self._store = services.store
         self._files = services.files
         self._registry = services.registry
-        self.live = LiveJobs(services.observer)
-        self.running = RunningJobs(services, self.live)
-        self._views = JobViews(services, self.live)
+        self.running = RunningJobs(services)
+        self._views = JobViews(services, self.running)
         self._started = asyncio.Event()  # or it is known that it will not be
         self._is_started = False
         self._registering = asyncio.Lock()  # while rows are stored whose task is not there yet
@@ -88,17 +87,17 @@ class JobRunner:
         """Queue all jobs that have not ended: there is no other server that works on them."""
         with suppress(DiskFailure):  # logged; what serves goes on serving
             await self._store.call(self._store.reschedule, self.device_keys)
-        self.live.counted(await self._store.call(self._store.count_jobs))
+        self.running.counted(await self._store.call(self._store.count_jobs))
         for job in await self._store.call(self._store.unfinished_jobs):
             try:
                 model = await self._store.call(self._store.find_model, job.model, job.version)
             except NotFound:
                 ended = replace(job, state=JobStatus.CANCELLED, message="the model was deleted")
                 await self._store.call(self._store.end_job, ended)
-                self.live.count(job.state, ended.state)
+                self.running.count(job.state, ended.state)
             else:
                 queued = replace(job, state=JobStatus.QUEUED, detail="", eta_seconds=UNKNOWN)
-                self.live.count(job.state, queued.state)
+                self.running.count(job.state, queued.state)
                 self.running.begin(LiveJob(queued, model, self._store))
 
     async def started(self) -> None:
@@ -219,7 +218,7 @@ class JobRunner:
     ) -> None:
         """Run a job whose rows were just stored, if it is new."""
         if entry.is_new_job and not self._is_stopping:
-            self.live.count(None, entry.job.state)
+            self.running.count(None, entry.job.state)
             live = LiveJob(entry.job, entry.model, self._store, check, entry.replaces)
             live.grant = entry.grant
             self.running.begin(live)
@@ -260,7 +259,7 @@ class JobRunner:
 
     @property
     def has_jobs(self) -> bool:
-        return len(self.live) > 0
+        return len(self.running) > 0
 
     @property
     def takes_jobs(self) -> bool:
@@ -298,7 +297,7 @@ class JobRunner:
         JobNotFound, or PreconditionFailed: it has ended otherwise.
         """
         await self.started()
-        live = self.live.find(job_id)
+        live = self.running.find(job_id)
         if live is not None:
             await self.running.cancel(live)
         if live is not None and not live.is_gone:
@@ -311,11 +310,11 @@ class JobRunner:
 
     def is_working_on(self, name: str, version: int) -> bool:
         """True if a job of a version runs here, or its end is being stored."""
-        return any(live.is_of(name, version) for live in self.live)
+        return any(live.is_of(name, version) for live in self.running)
 
     def has_outdated(self, model: ModelVersion) -> bool:
         """True if a job runs here for what a version was before another server replaced it."""
-        return any(live.is_outdated(model) for live in self.live)
+        return any(live.is_outdated(model) for live in self.running)
 
     async def cancel_outdated(self, model: ModelVersion) -> None:
         """End the jobs that run here for what a version was before."""
@@ -328,7 +327,7 @@ class JobRunner:
 
     async def _cancel_where(self, is_doomed: Callable[[LiveJob], bool]) -> None:
         async with self._registering:  # a registration that stored its rows has its task now
-            doomed = [live.job.id for live in self.live if is_doomed(live)]
+            doomed = [live.job.id for live in self.running if is_doomed(live)]
         for job_id in doomed:
             with suppress(PreconditionFailed):  # it ended by itself just now
                 await self.cancel(job_id)

@@ -13,10 +13,9 @@ from braid.core.errors import (
     JobNotFound,
     PreconditionFailed,
 )
-from braid.server.jobs.interfaces import JobObserver
 from braid.server.jobs.job_views import JobViews
-from braid.server.jobs.live_jobs import LiveJobs
 from braid.server.jobs.registry import Registry
+from braid.server.jobs.running_jobs import RunningJobs
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus
 from tests.server.jobs.fakes import Server
@@ -63,7 +62,7 @@ class Stored:
 
 async def test_a_watcher_of_a_job_that_is_stored_and_not_yet_live_sees_its_end() -> None:
     services = SimpleNamespace(store=Stored(), registry=Registry())
-    views = JobViews(cast(JobServices, services), LiveJobs(cast(JobObserver, None)))
+    views = JobViews(cast(JobServices, services), RunningJobs(cast(JobServices, services)))
 
     seen = [job.state async for job in views.watch("0123")]
 
