@@ -36,7 +36,6 @@ from braid.core.errors import (
     PreconditionFailed,
 )
 from braid.server.jobs.interfaces import CheckImported
-from braid.server.jobs.job_views import JobViews
 from braid.server.jobs.live_job import LiveJob
 from braid.server.jobs.running_jobs import RunningJobs
 from braid.server.jobs.services import JobServices
@@ -64,9 +63,9 @@ class JobRunner:
         self._files = services.files
         self._registry = services.registry
         self.running = RunningJobs(services)
-        self._views = JobViews(services, self.running)
         self._started = asyncio.Event()  # or it is known that it will not be
         self._is_started = False
+        self._is_watchable = True
         self._registering = asyncio.Lock()  # while rows are stored whose task is not there yet
         self._is_stopping = False
         self._registry.attach(self)
@@ -115,7 +114,9 @@ class JobRunner:
     def release_watchers(self) -> None:
         """End every watch and wait for the start with Draining: none may hold up a shutdown."""
         self._started.set()
-        self._views.release()
+        self._is_watchable = False
+        for live in self.running:
+            live.changed.set()
 
     @property
     def device_keys(self) -> str:
@@ -272,11 +273,13 @@ class JobRunner:
     # Looking.
 
     async def find(self, job_id: str) -> JobRecord:
-        return await self._views.find(job_id)
+        live = self.running.find(job_id)
+        return live.job if live else await self._store.call(self._store.find_job, job_id)
 
     async def list(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:
         """Newest jobs, newest first; of one model if given."""
-        return await self._views.list(model, limit)
+        stored = await self._store.call(self._store.jobs, model, limit)
+        return [live.job if (live := self.running.find(job.id)) else job for job in stored]
 
     async def watch(self, job_id: str) -> AsyncGenerator[JobRecord, None]:
         """Yield the job now, then its changes; a slow reader misses changes, but not the end.
@@ -284,9 +287,50 @@ class JobRunner:
         Raises JobNotFound. Raises Draining: the server stops; the job goes on at its next start.
         """
         await self.started()
-        async with aclosing(self._views.watch(job_id)) as changes:
-            async for job in changes:
+        last: JobRecord | None = None
+        while True:
+            live = self.running.find(job_id)
+            changes = self._stored(job_id, last) if live is None else self._changes(live, last)
+            async with aclosing(changes):
+                async for job in changes:
+                    last = job
+                    yield job
+            if last is not None and last.state.has_ended:
+                return  # else the job has become live, or came from another node, or went to one
+
+    async def _changes(
+        self, live: LiveJob, last: JobRecord | None
+    ) -> AsyncGenerator[JobRecord, None]:
+        """Yield the changes of a live job, until it has ended or is another node's."""
+        while not live.is_gone:
+            changed, job = live.changed, live.job
+            if job is not last:
+                last = job
                 yield job
+            elif job.state.has_ended:
+                return
+            else:
+                self._check_watchable()
+                await changed.wait()
+
+    async def _stored(self, job_id: str, last: JobRecord | None) -> AsyncGenerator[JobRecord, None]:
+        """Yield the changes of a job as it is stored, until it has ended or is live here."""
+        while True:
+            job = await self._store.call(self._store.find_job, job_id)
+            if last is not None and not job.state.has_ended:
+                # What was stored is a second older than what watchers of its last owner saw.
+                job = replace(job, progress=max(job.progress, last.progress))
+            if job != last:
+                last = job
+                yield job
+            if job.state.has_ended or self.running.find(job_id) is not None:
+                return
+            self._check_watchable()
+            await self._registry.changed()
+
+    def _check_watchable(self) -> None:
+        if not self._is_watchable:
+            raise Draining("the server is shutting down; the job goes on after its restart")
 
     # Cancelling.
 
