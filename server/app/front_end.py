@@ -90,7 +90,7 @@ class FrontEnd:
                 self._files,
                 self.devices,
             )
-            self.models = make_model_parts(made_from, self._readiness.model_answers)
+            self.models = make_model_parts(made_from, self._readiness.model_changed)
             self._repository = make_repository(made_from, self.models, self._readiness.changed)
             self._readiness.follow(self.models.serving, self._repository)
             answering = Answering(

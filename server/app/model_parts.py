@@ -73,8 +73,8 @@ class ModelParts:
     residency: Residency
 
 
-def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None]) -> ModelParts:
-    """Put the parts together; ``on_answers`` is told when a model begins or ends to answer."""
+def make_model_parts(made_from: MadeFrom, on_change: Callable[[str], None]) -> ModelParts:
+    """Put the parts together; ``on_change`` is told when a model begins or ends to answer."""
     settings, store, fleet = made_from.settings, made_from.store, made_from.fleet
     metrics = made_from.metrics
 
@@ -86,7 +86,7 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
         await residency.bring(restore, known, deadline)
 
     serving = ServingModels(
-        *(made_from.devices, made_from.metrics, batch_policy(settings), on_answers),
+        *(made_from.devices, made_from.metrics, batch_policy(settings), on_change),
         *(version_serves, bring),
     )
 

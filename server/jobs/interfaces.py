@@ -42,7 +42,7 @@ class ServingDevice(Device, Protocol):
 class PlanTarget(Protocol):
     """Models that answer requests."""
 
-    def register(self, model: ModelVersion) -> object:
+    def register(self, model: ModelVersion) -> None:
         """Record a version, or its new state."""
 
     def was_not_restored(self, model: ModelVersion) -> bool:

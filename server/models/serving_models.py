@@ -32,7 +32,7 @@ from braid.server.models.versions import (
     Coming,
     KnownModels,
     KnownVersion,
-    OnServing,
+    OnChange,
 )
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
@@ -77,12 +77,12 @@ class ServingModels(KnownModels):
         devices: Devices,
         metrics: Metrics,
         policy: BatchPolicy,
-        on_serving: OnServing = lambda name, serving: None,
+        on_change: OnChange = lambda name: None,
         on_version: OnVersion = lambda name, version: None,
         bring: Bring | None = None,
     ) -> None:
         """``policy``: of models without one of their own. ``bring`` None: none is ever put away."""
-        super().__init__(metrics, on_serving)
+        super().__init__(metrics, on_change)
         self._devices = devices
         self._policy = policy
         self._batchers = {d.name: Batcher(DeviceExecution(d)) for d in devices.all}
@@ -267,7 +267,7 @@ class ServingModels(KnownModels):
         known.now = replicas
         self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero
         if is_first:
-            self._on_serving(model.name, True)
+            self._on_change(model.name)
             self._on_version(model.name, model.version)
         if before is not replicas:
             await to_the_end(_end(before))
@@ -349,12 +349,11 @@ class ServingModels(KnownModels):
         self._metrics.remove_model(name, version)
 
     async def unload(self, model: ModelVersion) -> None:
-        await self._stop_serving(self.register(model))
+        await self._stop_serving(self._registered(model))
 
     async def _stop_serving(self, known: KnownVersion) -> None:
-        name, replicas, known.now = known.row.name, known.served, None
-        if not self.answers(name):
-            self._on_serving(name, False)
+        replicas, known.now = known.served, None
+        self._on_change(known.row.name)
         await _end(replicas)
 
     def using(self, digest: str, device: str) -> list[ModelVersion]:
@@ -382,8 +381,7 @@ class ServingModels(KnownModels):
         queued = replicas.remove(device)
         if not replicas.all:
             known.now = None
-        if not self.answers(model.name):
-            self._on_serving(model.name, False)
+        self._on_change(model.name)
         await queued.end()
         is_known = self.find(model.name, model.version) is known
         return is_known and known.row.state is not ModelStatus.UNLOADED and known.served is None

@@ -114,7 +114,7 @@ class KnownVersion:
         return ModelLoading(f"{label} is being loaded; try again in a moment")
 
 
-Versions = Mapping[int, KnownVersion]
+Versions = dict[int, KnownVersion]
 """Versions of one name by number, ascending."""
 
 
@@ -130,15 +130,15 @@ def number_of(versions: Versions, version: str, labels: Mapping[str, int]) -> in
 
 def _newest(versions: Versions) -> int:
     """Newest version that answers; else the newest that has not failed, else the newest."""
-    for number, known in reversed(versions.items()):
-        if isinstance(known.now, Replicas | Coming):
+    for number in reversed(versions):
+        if isinstance(versions[number].now, Replicas | Coming):
             return number
     able = [number for number, known in versions.items() if not known.row.state.has_failed]
     return max(able or versions)
 
 
-OnServing = Callable[[str, bool], None]
-"""Told a model's name and whether any of its versions answers now."""
+OnChange = Callable[[str], None]
+"""Told the name of a model that is new, is gone, or begins or ends to answer."""
 
 DEFAULT_CONFIG = ServingConfig()
 
@@ -146,12 +146,12 @@ DEFAULT_CONFIG = ServingConfig()
 class KnownModels:
     """Versions, configurations and remarks of models, by name. Belongs to the event loop."""
 
-    def __init__(self, metrics: Metrics, on_serving: OnServing) -> None:
+    def __init__(self, metrics: Metrics, on_change: OnChange) -> None:
         self.remarks = Remarks()
         self.turns = KeyedLocks()
         """Locks by model name: loads, unloads, configurations and deletions take turns."""
         self._metrics = metrics
-        self._on_serving = on_serving
+        self._on_change = on_change
         self._names: dict[str, dict[int, KnownVersion]] = {}
         self._configs: dict[str, ServingConfig] = {}
 
@@ -179,7 +179,7 @@ class KnownModels:
 
     def restoring(self, model: ModelVersion) -> None:
         """Record a version that served before the restart, and will again in a moment."""
-        self.register(model).now = Coming.RESTORING
+        self._registered(model).now = Coming.RESTORING
 
     @property
     def to_restore(self) -> list[ModelVersion]:
@@ -188,8 +188,8 @@ class KnownModels:
 
     def away(self, model: ModelVersion) -> None:
         """Record a version of the store that the next request loads."""
-        self.register(model).now = Coming.AWAY
-        self._on_serving(model.name, True)
+        self._registered(model).now = Coming.AWAY
+        self._on_change(model.name)
 
     def restored(self, model: ModelVersion, problem: BraidError | None = None) -> None:
         """Record that a version serves again, or that a ``problem`` prevents it.
@@ -252,14 +252,17 @@ class KnownModels:
         """Every version as callers see it, and whether it answers."""
         return [(known.as_seen(known.row), known.answers) for known in self._all()]
 
-    def register(self, model: ModelVersion) -> KnownVersion:
+    def register(self, model: ModelVersion) -> None:
         """Record a version, or its new state; one that has failed has no series of its own."""
-        if model.name not in self._names:
-            self._names[model.name] = {}
-            self._on_serving(model.name, False)
+        self._registered(model)
+
+    def _registered(self, model: ModelVersion) -> KnownVersion:
+        is_new = model.name not in self._names
         known = self.find(model.name, model.version) or KnownVersion(model)
-        versions = {**self._names[model.name], model.version: known}
+        versions = {**self._names.get(model.name, {}), model.version: known}
         self._names[model.name] = dict(sorted(versions.items()))
+        if is_new:
+            self._on_change(model.name)
         known.row = model
         if known.now is Coming.AWAY and model.state is not ModelStatus.SERVING:
             known.now = None
