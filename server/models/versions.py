@@ -199,9 +199,9 @@ class KnownModels:
         known = self.find(model.name, model.version)
         if known is None or known.served is not None:
             return
-        if known.now is Coming.AWAY and isinstance(problem, Unavailable | DeviceOutOfMemory | None):
-            return
-        known.now = problem
+        passes = isinstance(problem, Unavailable | DeviceOutOfMemory)
+        if known.now is Coming.RESTORING or (problem and not (known.now is Coming.AWAY and passes)):
+            known.now = problem
 
     def was_not_restored(self, model: ModelVersion) -> bool:
         known = self.find(model.name, model.version)
