@@ -264,8 +264,8 @@ class FrontEnd:
                 ShapeCounts(
                     *(replica.name, str(replica.version), replica.device.name),
                     *(replica.other_shapes.prepared, replica.other_shapes.dropped),
-                    *(len(replica.scheduled_lengths), replica.buckets.padded),
-                    *(replica.buckets.checked, bool(replica.buckets.failure)),
+                    *(len(replica.scheduled_lengths), replica.lengths.padded),
+                    *(replica.lengths.checked, bool(replica.lengths.failure)),
                 )
                 for replica in self.models.serving.all_replicas()
             ],

@@ -36,7 +36,6 @@ from braid.core.tensor import BATCH, BYTES, TensorType, has_open_extents, output
 from braid.engine.importer.host.report import BatchAxes
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
-from braid.server.inference.buckets import Buckets
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.lengths import Lengths, ManyRows, NoRows, Request, elements_of
 from braid.server.inference.other_shapes import OtherShapes
@@ -136,9 +135,9 @@ class ModelReplica:
         self.schedule_keys = _keys(shapes, device.device_key, lambda one: one.batch_sizes)
         self.larger_keys = _keys(shapes, device.device_key, lambda one: one.larger_sizes)
         self.profiled = self.scheduled[shapes[0].shapes_text]  # the main class
-        self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
         self.shape_times = ShapeTimes()
-        self.buckets = Buckets(self.lengths.axis, self.profiled, self.shape_times)
+        padded = self._padded_in_batches(report.batch)
+        self.lengths = Lengths(padded, self.profiled, self.shape_times)
         self.chosen: dict[ScheduleKey, ScheduleMark] = {}  # schedules that were given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
@@ -223,10 +222,10 @@ class ModelReplica:
 
     def _lanes_of(self, request: Request) -> tuple[Hashable, Hashable]:
         """Return the lane of a request for which nothing waits, and the one without a schedule."""
-        if self.lengths.axis is None or self.buckets.failure:
+        if self.lengths.axis is None or self.lengths.failure:
             return request.shape_class, request.shape_class
         has_session = self.other_shapes.has_session
-        bucket = self.buckets.of(request, has_session=has_session)
+        bucket = self.lengths.scheduled_for(request, has_session=has_session)
         # Without a session, each length of a batch would have to be prepared.
         unpadded = self.lengths.lane_of(request) if has_session else request.shape_class
         return unpadded if bucket is None else bucket, unpadded
@@ -288,7 +287,7 @@ class ModelReplica:
 
         The scheduled lengths stay scheduled.
         """
-        self.buckets.failure = reason
+        self.lengths.failure = reason
         self.padding = refused(self.padding, reason)
 
     def tolerance_at(self, shape_class: ShapeClass) -> float:
@@ -340,7 +339,7 @@ class ModelReplica:
             await self._retire(executable)
         await self._use_beside(key, new, schedule)
         if schedule is not None and batch_size == self.batch_sizes[0]:
-            self.buckets.schedule_serves(key[0], schedule)
+            self.lengths.schedule_serves(key[0], schedule)
             self.lengths.keep_apart({shape_class for shape_class, _ in self._plans})
         if schedule is not None:
             await self._open_any_shape(schedule)

@@ -257,11 +257,12 @@ class KnownModels:
         self._registered(model)
 
     def _registered(self, model: ModelVersion) -> KnownVersion:
-        is_new = model.name not in self._names
-        known = self.find(model.name, model.version) or KnownVersion(model)
-        versions = {**self._names.get(model.name, {}), model.version: known}
-        self._names[model.name] = dict(sorted(versions.items()))
-        if is_new:
+        versions = self._names.get(model.name, {})
+        known = versions.get(model.version)
+        if known is None:
+            known = KnownVersion(model)
+            self._names[model.name] = dict(sorted({**versions, model.version: known}.items()))
+        if not versions:
             self._on_change(model.name)
         known.row = model
         if known.now is Coming.AWAY and model.state is not ModelStatus.SERVING:

@@ -260,7 +260,7 @@ class DeviceExecution:
             model.ran(run.shape_class, run.size, ready, compute_us / 1e6)
             if model.lengths.axis and not run.shape_class.is_alone:
                 for piece in run.pieces:
-                    model.buckets.ran(piece.request, piece.rows, run.shape_class)
+                    model.lengths.ran(piece.request, piece.rows, run.shape_class)
             outcomes = []
             for draft in drafts:
                 if not draft.piece.ticket.result.done():
