@@ -5,7 +5,6 @@ from __future__ import annotations
 from sqlalchemy import URL
 
 from braid.server.inference.call_memory import MemoryLimits
-from braid.server.models.residency import ResidencyLimits
 from braid.server.security.addresses import EVERY, HostNames
 from braid.server.settings import Settings
 from braid.server.store.database.opening import database_url
@@ -21,12 +20,6 @@ def batch_policy(settings: Settings) -> BatchPolicy:
         max_queue_s=queue_limit_s(settings.max_queue_ms),
         side_by_side=settings.side_by_side,
         explore_share=settings.plan_explore_share,
-    )
-
-
-def residency_limits(settings: Settings) -> ResidencyLimits:
-    return ResidencyLimits(
-        settings.idle_seconds, settings.load_wait_seconds, settings.max_queue_requests
     )
 
 

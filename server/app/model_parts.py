@@ -23,7 +23,7 @@ from braid.server.jobs.interfaces import OnSchedule
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
-from braid.server.limits import batch_policy, residency_limits, store_database
+from braid.server.limits import batch_policy, store_database
 from braid.server.models.idle_pairs import IdlePairs
 from braid.server.models.loading import ModelLoader
 from braid.server.models.padding_checks import PaddingChecks
@@ -32,7 +32,6 @@ from braid.server.models.queries import ModelQueries
 from braid.server.models.residency import Residency
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
-from braid.server.models.versions import KnownVersion
 from braid.server.observability.metrics import Metrics
 from braid.server.repository.model_sync import ModelSync
 from braid.server.repository.placing import Placing
@@ -82,15 +81,12 @@ def make_model_parts(made_from: MadeFrom, on_change: Callable[[str], None]) -> M
         if fleet is None or runner.is_working_on(name, version):  # else it follows
             policies.version_serves(name)
 
-    async def bring(known: KnownVersion, deadline: float | None) -> None:
-        await residency.bring(restore, known, deadline)
-
     serving = ServingModels(
         *(made_from.devices, made_from.metrics, batch_policy(settings), on_change),
-        *(version_serves, bring),
+        version_serves,
     )
 
-    residency = Residency(residency_limits(settings), serving, made_from.devices, store.folder.root)
+    residency = Residency(settings.idle_seconds, serving, made_from.devices, store.folder.root)
     padding = PaddingChecks(
         serving.all_queued,
         lambda replica: metrics.find_model(replica.name, replica.version).on(replica.device.name),
@@ -105,7 +101,13 @@ def make_model_parts(made_from: MadeFrom, on_change: Callable[[str], None]) -> M
     runner = JobRunner(services)
     serving.on_decided = partial(_keep_decision, services, BackgroundTasks("decided contests"))
     catch_up = None if fleet is None else fleet.catch_up
-    restore = Restore(services, serving, is_shared=fleet is not None)
+    restore = Restore(
+        *(services, serving),
+        is_shared=fleet is not None,
+        wait_s=settings.load_wait_seconds,
+        most_waiting=settings.max_queue_requests,
+    )
+    serving.bring = restore.bring
     limit = settings.max_upload_bytes
     loader = ModelLoader(store, runner, serving, limit, catch_up, restore.now)
     policies = VersionPolicies(store, serving, loader)

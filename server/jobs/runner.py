@@ -67,7 +67,6 @@ class JobRunner:
         self._is_started = False
         self._is_watchable = True
         self._registering = asyncio.Lock()  # while rows are stored whose task is not there yet
-        self._is_stopping = False
         self._registry.attach(self)
 
     async def start(self) -> None:
@@ -108,7 +107,6 @@ class JobRunner:
     async def stop(self) -> None:
         """Stop working. Jobs that have not ended go on at the next start."""
         self.release_watchers()
-        self._is_stopping = True
         await self.running.stop()
 
     def release_watchers(self) -> None:
@@ -137,7 +135,7 @@ class JobRunner:
         Once begun it completes, even if the caller goes away. Raises InvalidRequest, Draining, or
         PreconditionFailed: ``version`` is given, and is something else.
         """
-        if self._is_stopping:
+        if self.running.is_stopping:
             raise Draining("the server is shutting down; register again after its restart")
         check_offered(options.precision, self._services.devices)
         check_samples(options.precision, given=bool(options.samples))
@@ -180,7 +178,7 @@ class JobRunner:
         What the version serves it serves until then, also if it never comes to that. Once begun it
         completes. Raises InvalidRequest or Draining.
         """
-        if self._is_stopping:
+        if self.running.is_stopping:
             raise Draining("the server is shutting down")
         check_offered(options.precision, self._services.devices)
         check_samples(options.precision, given=bool(options.samples))
@@ -218,7 +216,7 @@ class JobRunner:
         check: CheckImported | None = None,
     ) -> None:
         """Run a job whose rows were just stored, if it is new."""
-        if entry.is_new_job and not self._is_stopping:
+        if entry.is_new_job and not self.running.is_stopping:
             self.running.count(None, entry.job.state)
             live = LiveJob(entry.job, entry.model, self._store, check, entry.replaces)
             live.grant = entry.grant
@@ -239,7 +237,7 @@ class JobRunner:
         ``batch_size`` None and ``device`` "" mean all; ``reason`` is for people. Raises NotFound,
         InvalidRequest, PreconditionFailed (it does not serve) or Draining.
         """
-        if self._is_stopping:
+        if self.running.is_stopping:
             raise Draining("the server is shutting down; schedule again after its restart")
         await self.started()
         which = WhichSchedules(self._device_keys_of(device), batch_size)
@@ -265,7 +263,7 @@ class JobRunner:
     @property
     def takes_jobs(self) -> bool:
         """True if jobs can be begun: the server is started, and not being stopped."""
-        return self._is_started and not self._is_stopping
+        return self._is_started and not self.running.is_stopping
 
     def deleting(self, name: str, version: int) -> AbstractAsyncContextManager[None]:
         return self._registry.deleting(name, version)

@@ -51,7 +51,7 @@ class RunningJobs:
         self._jobs: dict[str, LiveJob] = {}  # by id
         self._counts: dict[str, int] = {}
         self._storing: asyncio.Task[None] | None = None  # while there are ends to store again
-        self._is_stopping = False
+        self.is_stopping = False
 
     def __iter__(self) -> Iterator[LiveJob]:
         return iter(list(self._jobs.values()))
@@ -85,7 +85,7 @@ class RunningJobs:
 
     async def stop(self) -> None:
         """Stop working. Jobs that have not ended go on at the next start, or on another server."""
-        self._is_stopping = True
+        self.is_stopping = True
         stopped = list(self)
         for live in stopped:
             if live.task is not None and not live.is_ending:
@@ -140,7 +140,7 @@ class RunningJobs:
         if live.task is None or live.canceller is not None:
             return
         await asyncio.wait([live.task])
-        if live.task.cancelled() and not (live.is_gone or live.is_ending or self._is_stopping):
+        if live.task.cancelled() and not (live.is_gone or live.is_ending or self.is_stopping):
             log.info("job goes on: no other node took it", extra=_facts(live))
             live.publish(replace(live.job, detail="", eta_seconds=UNKNOWN))
             self._start(live)

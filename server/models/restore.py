@@ -1,6 +1,7 @@
-"""After a restart: the models that served before serve again, the last used first.
+"""Versions that are not in memory are loaded again: after a restart, or for a request.
 
-Each takes its turn of the name, as loads, unloads and deletions do.
+After a restart the last used come first. Each takes its turn of the name, as loads, unloads and
+deletions do.
 """
 
 from __future__ import annotations
@@ -10,9 +11,19 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
+from time import monotonic
 
 from braid.core.background import log_failure
-from braid.core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact, WorkerFault
+from braid.core.errors import (
+    BraidError,
+    DamagedArtefact,
+    DeadlineExceeded,
+    DiskFailure,
+    InvalidArtefact,
+    ModelLoading,
+    WorkerFault,
+)
 from braid.server.devices.device import Device
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.services import JobServices
@@ -27,12 +38,22 @@ AT_ONCE = 4
 
 
 class Restore:
-    """Serves the models of the store again after a start. Belongs to the event loop."""
+    """Serves versions again that answered before. Belongs to the event loop."""
 
     def __init__(
-        self, services: JobServices, models: ServingModels, *, is_shared: bool = False
+        self,
+        services: JobServices,
+        models: ServingModels,
+        *,
+        is_shared: bool = False,
+        wait_s: float = inf,
+        most_waiting: int = 1024,
     ) -> None:
-        """``is_shared``: what is damaged here is fetched again, and is no state of the model."""
+        """``is_shared``: what is damaged here is fetched again, and is no state of the model.
+
+        A request waits for ``wait_s`` seconds, and at most so many do for one version.
+        """
+        self._wait_s, self._most_waiting = wait_s, most_waiting
         self._services = services
         self._models = models
         self._is_shared = is_shared
@@ -82,6 +103,32 @@ class Restore:
             known.load = asyncio.create_task(self._in_turn(known.row))
             known.load.add_done_callback(log_failure)
         return known.load
+
+    async def bring(self, known: KnownVersion, deadline: float | None) -> None:
+        """Load a version for a request; the load goes on though nobody waits for it any more.
+
+        Raises ModelLoading (longer than requests may wait), DeadlineExceeded or BraidError.
+        """
+        model = known.row
+        label = f"model {model.name!r} version {model.version}"
+        task = self.again(known)
+        if self._models.config(model.name).residency.refuses:
+            raise ModelLoading(f"{label} is being loaded, as it was not in memory; try again")
+        if known.waiting >= self._most_waiting:
+            raise ModelLoading(f"{label} is being loaded, and many requests wait; try again")
+        left_s = inf if deadline is None else max(0.0, deadline - monotonic())
+        known.waiting += 1
+        try:
+            await asyncio.wait({task}, timeout=min(left_s, self._wait_s))
+        finally:
+            known.waiting -= 1
+        if task.done():
+            if (problem := task.result()) is not None:
+                raise problem
+        elif left_s < self._wait_s:
+            raise DeadlineExceeded(f"{label} was not loaded before the deadline")
+        else:
+            raise ModelLoading(f"{label} is still being loaded after {self._wait_s:g} s; try again")
 
     async def _in_turn(self, model: ModelVersion) -> BraidError | None:
         async with self._models.turns.of(model.name):

@@ -79,9 +79,8 @@ class ServingModels(KnownModels):
         policy: BatchPolicy,
         on_change: OnChange = lambda name: None,
         on_version: OnVersion = lambda name, version: None,
-        bring: Bring | None = None,
     ) -> None:
-        """``policy``: of models without one of their own. ``bring`` None: none is ever put away."""
+        """``policy``: of models without one of their own."""
         super().__init__(metrics, on_change)
         self._devices = devices
         self._policy = policy
@@ -91,7 +90,7 @@ class ServingModels(KnownModels):
         self.on_decided: Callable[[ModelReplica, Schedule], object] = lambda replica, schedule: None
         """Receives a schedule whose order requests have decided."""
         self._on_version = on_version
-        self._bring = bring
+        self.bring: Bring | None = None  # none is ever put away
 
     def refuse_requests(self) -> None:
         self._is_refusing = True
@@ -137,8 +136,8 @@ class ServingModels(KnownModels):
 
         Raises BraidError: it does not answer, or not before ``deadline`` on the monotonic clock.
         """
-        while (known := resolved.coming) is not None and self._bring is not None:
-            await self._bring(known, deadline)
+        while (known := resolved.coming) is not None and self.bring is not None:
+            await self.bring(known, deadline)
             resolved = self.for_request(known.row.name, str(known.row.version))
         replicas = resolved.require()
         replicas.used_at = monotonic()
