@@ -202,6 +202,7 @@ class KnownModels:
         passes = isinstance(problem, Unavailable | DeviceOutOfMemory)
         if known.now is Coming.RESTORING or (problem and not (known.now is Coming.AWAY and passes)):
             known.now = problem
+            self._on_change(model.name)
 
     def was_not_restored(self, model: ModelVersion) -> bool:
         known = self.find(model.name, model.version)
