@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 
 from braid.compiler.progress import LOAD_ENDS, UNKNOWN, ProgressReport
-from braid.core.background import log_failure
+from braid.core.background import BackgroundTasks, log_failure
 from braid.core.errors import (
     BraidError,
     DiskFailure,
@@ -30,6 +30,7 @@ from braid.core.errors import (
 from braid.core.shortage import shortage
 from braid.server.jobs.live_job import LiveJob
 from braid.server.jobs.registration import RegistrationOutcome, register_model
+from braid.server.jobs.registry import Work
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 
@@ -51,6 +52,7 @@ class RunningJobs:
         self._jobs: dict[str, LiveJob] = {}  # by id
         self._counts: dict[str, int] = {}
         self._storing: asyncio.Task[None] | None = None  # while there are ends to store again
+        self._resuming = BackgroundTasks("jobs that go on")
         self.is_stopping = False
 
     def __iter__(self) -> Iterator[LiveJob]:
@@ -80,7 +82,9 @@ class RunningJobs:
     def begin(self, live: LiveJob) -> None:
         """Run a job to its end, or until another server may."""
         self._jobs[live.job.id] = live
-        live.store = self._registry.begin(live.grant, self._store, _JobWork(self, live))
+        told = (self._suspend, self._resume_soon, self.gone)
+        work = Work(*(partial(tell, live) for tell in told))
+        live.store = self._registry.begin(live.grant, self._store, work)
         self._start(live)
 
     async def stop(self) -> None:
@@ -130,13 +134,16 @@ class RunningJobs:
 
     # What the registry tells.
 
-    def suspend(self, live: LiveJob) -> None:
+    def _suspend(self, live: LiveJob) -> None:
         """Stop working on a job that another server may have; its end, if decided, is tried on."""
         if live.task is not None and not live.is_ending and live.canceller is None:
             log.warning("job is suspended: another node may have it", extra=_facts(live))
             live.task.cancel()
 
-    async def resume(self, live: LiveJob) -> None:
+    def _resume_soon(self, live: LiveJob) -> None:
+        self._resuming.start(self._resume(live))
+
+    async def _resume(self, live: LiveJob) -> None:
         if live.task is None or live.canceller is not None:
             return
         await asyncio.wait([live.task])
@@ -287,25 +294,6 @@ class RunningJobs:
             except Exception:
                 log.exception("the ends of jobs could not be stored")
         self._storing = None
-
-
-class _JobWork:
-    """Tells the runner what the registry says of one job: a ``Work``."""
-
-    def __init__(self, running: RunningJobs, live: LiveJob) -> None:
-        self._running = running
-        self._live = live
-        self._resuming: asyncio.Task[None] | None = None
-
-    def paused(self) -> None:
-        self._running.suspend(self._live)
-
-    def resumed(self) -> None:
-        self._resuming = asyncio.create_task(self._running.resume(self._live))
-        self._resuming.add_done_callback(log_failure)
-
-    def lost(self) -> None:
-        self._running.gone(self._live)
 
 
 def _facts(live: LiveJob) -> dict[str, object]:
