@@ -81,6 +81,17 @@ def test_what_could_not_be_restored_says_why(models: ServingModels) -> None:
     assert models.missing_on("cuda:0") == []
 
 
+async def test_a_version_that_is_unloaded_before_it_is_restored_stays_unloaded(
+    models: ServingModels,
+) -> None:
+    models.restoring(version("a", 1))
+
+    await models.unload(version("a", 1, ModelStatus.UNLOADED))
+
+    assert not models.is_coming("a", 1)
+    assert models.to_restore == []
+
+
 async def test_registrations_wait_until_models_are_restored(server: Server) -> None:
     registering = asyncio.create_task(server.register())
     cancelling = asyncio.create_task(server.runner.cancel("nobody"))
