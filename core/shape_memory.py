@@ -7,7 +7,7 @@ and never those of a model that holds less.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any, Protocol
 
@@ -35,7 +35,6 @@ class ShapeMemory:
         self.limit_bytes = limit_bytes
         self.is_preparing = False  # beside requests: one executable at a time
         self._kept: dict[Holder, OrderedDict[Hashable, int]] = {}
-        self._held: Counter[Holder] = Counter()
 
     @staticmethod
     def part_of(memory_bytes: int) -> ShapeMemory:
@@ -44,15 +43,17 @@ class ShapeMemory:
 
     @property
     def held_bytes(self) -> int:
-        return self._held.total()
+        return sum(map(self._held, self._kept))
+
+    def _held(self, holder: Holder) -> int:
+        return sum(self._kept[holder].values())
 
     def keep(self, holder: Holder, key: Hashable, size_bytes: int) -> None:
         """Count an executable, and have others dropped until all fit; this one always stays."""
         size_bytes = max(size_bytes, LEAST_BYTES)
         self._kept.setdefault(holder, OrderedDict())[key] = size_bytes
-        self._held[holder] += size_bytes
         while self.held_bytes > self.limit_bytes:
-            largest = max(self._held, key=self._held.__getitem__)
+            largest = max(self._kept, key=self._held)
             oldest = next(iter(self._kept[largest]))
             if (largest, oldest) == (holder, key):
                 break
@@ -66,10 +67,9 @@ class ShapeMemory:
     def forget(self, holder: Holder, key: Hashable) -> None:
         """Count an executable no more; does nothing if it is not counted."""
         of_holder = self._kept.get(holder, OrderedDict())
-        self._held[holder] -= of_holder.pop(key, 0)
+        of_holder.pop(key, None)
         if not of_holder:
             self.forget_all(holder)
 
     def forget_all(self, holder: Holder) -> None:
         self._kept.pop(holder, None)
-        self._held.pop(holder, None)

@@ -66,6 +66,8 @@ class ShapeUse(Generic[Session]):
     session_s: list[float] = field(default_factory=list)  # of runs since there is an executable
     own_s: list[float] = field(default_factory=list)
     is_own_faster: bool | None = None  # None: not known yet
+    beside: Session | None = None  # the session for runs side by side, at these shapes
+    refusal: str = ""  # why the model cannot run at these shapes
 
     @property
     def is_owns_turn(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from sqlalchemy import URL
 
 from braid.server.inference.call_memory import MemoryLimits
-from braid.server.models.residency import ResidencyLimits
 from braid.server.security.addresses import EVERY, HostNames
 from braid.server.settings import Settings
 from braid.server.store.database.opening import database_url
@@ -25,10 +24,6 @@ def batch_policy(settings: Settings) -> BatchPolicy:
         side_by_side=settings.side_by_side,
         explore_share=settings.plan_explore_share,
     )
-
-
-def residency_limits(settings: Settings) -> ResidencyLimits:
-    return ResidencyLimits(most_waiting=settings.max_queue_requests)
 
 
 def memory_limits(settings: Settings) -> MemoryLimits:

@@ -10,12 +10,22 @@ were both suspended, the worker must not count as silent. Knows no process and n
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
+from typing import Any
 
-from braid.engine.link.messages import AskStatus, ControlOrder, StopRun, StopStep, WorkerStatus
+from braid.engine.link.messages import (
+    AskStatus,
+    ControlOrder,
+    MeasurementRequest,
+    StopRun,
+    StopStep,
+    WorkerRequest,
+    WorkerStatus,
+)
 from braid.engine.link.options import WatchLimits
 
 TICK_S = 0.5
@@ -34,50 +44,45 @@ class RunBound:
 
 
 @dataclass(slots=True)
-class _Run:
-    """A run that the worker has not answered yet."""
+class OpenCall:
+    """A call that the worker has not answered yet."""
 
-    bound: RunBound
-    unwanted_at: float | None = None  # when its last request left
+    request: WorkerRequest[Any]
+    future: asyncio.Future[Any]
+    sent_at: float
+    on_progress: Callable[[Any], None] | None = None
+    bound: RunBound | None = None  # of a run
+    unwanted_at: float | None = None  # when the last request of a run left
     stopped_at: float | None = None
     is_too_long: bool = False
 
 
 class Watch:
-    """Watch over one worker, which is not judged before it has sent a status."""
+    """Open calls of one worker, which is not judged before it has sent a status."""
 
     def __init__(self, limits: WatchLimits, clock: Callable[[], float] = monotonic) -> None:
         self._limits = limits
         self._clock = clock
-        self._runs: dict[int, _Run] = {}  # by call, in the order of their sending
+        self.calls: dict[int, OpenCall] = {}  # in the order of their sending
         self._status: WorkerStatus | None = None
         self._heard_at = 0.0
         self._unanswered = 0  # questions, one after the other
         self._step_stopped_at: float | None = None
         self.problem = ""  # why the worker is to be replaced; "" if it is not
-        self.hung_call: int | None = None  # call of the run that it is to be replaced for
-        self.hung_step_s: float | None = None  # length of the step that it is to be replaced for
+        self.hung_call: OpenCall | None = None  # that it is to be replaced for, if known
 
     @property
     def is_silent(self) -> bool:
         """Whether the last ``SILENT_TICKS`` questions have no answer, though earlier ones had."""
         return self._status is not None and self._unanswered >= SILENT_TICKS
 
-    def sent(self, call: int, bound: RunBound) -> None:
-        self._runs[call] = _Run(bound)
-
-    def answered(self, call: int) -> bool:
-        """Forget an answered call; returns whether a stop of it was for taking too long."""
-        run = self._runs.pop(call, None)
-        return run is None or run.is_too_long
-
-    def unwanted(self, call: int) -> list[ControlOrder]:
+    def unwanted(self, answer: asyncio.Future[Any]) -> list[ControlOrder]:
         """Record that no request waits for a run any more; returns orders to the worker."""
-        run = self._runs.get(call)
-        if run is None or run.unwanted_at is not None:
-            return []
-        run.unwanted_at = run.stopped_at = self._clock()
-        return [StopRun(call, UNWANTED)]
+        for number, call in self.calls.items():
+            if call.future is answer and call.unwanted_at is None:
+                call.unwanted_at = call.stopped_at = self._clock()
+                return [StopRun(number, UNWANTED)]
+        return []
 
     def heard(self, status: WorkerStatus) -> None:
         self._status, self._heard_at, self._unanswered = status, self._clock(), 0
@@ -97,13 +102,15 @@ class Watch:
         silence_s = self._unanswered * TICK_S
         now = self._clock()
         late = [
-            call
-            for call, run in self._runs.items()
-            if run.unwanted_at is not None
+            run
+            for run in self.calls.values()
+            if run.bound is not None
+            and run.unwanted_at is not None
             and now - run.unwanted_at >= max(GRACE_S, run.bound.kill_after_s)
         ]
         if silence_s >= self._limits.silence_s:
-            self._replace(f"it did not answer for {silence_s:g} s", next(iter(self._runs), None))
+            runs = (call for call in self.calls.values() if call.bound is not None)
+            self._replace(f"it did not answer for {silence_s:g} s", next(runs, None))
         elif silence_s > self._limits.late_silence_s and late:
             self._replace(f"it did not answer for {silence_s:g} s, nor end a late run", late[0])
 
@@ -116,8 +123,8 @@ class Watch:
 
     def _judge_run(self, call: int, run_s: float) -> list[ControlOrder]:
         """Stop a run that takes too long; replace the worker if it goes on."""
-        run = self._runs.get(call)
-        if run is None:
+        run = self.calls.get(call)
+        if run is None or run.bound is None:
             return []
         now = self._clock()
         ran_s = run_s + now - self._heard_at
@@ -127,7 +134,7 @@ class Watch:
             return [StopRun(call, _too_long(run.bound.limit_s))]
         kill_after_s = 0.0 if run.is_too_long else run.bound.kill_after_s
         if run.stopped_at is not None and now - run.stopped_at >= GRACE_S and ran_s >= kill_after_s:
-            self._replace(f"a run did not end, {ran_s:.1f} s after it began", call)
+            self._replace(f"a run did not end, {ran_s:.1f} s after it began", run)
         return []
 
     def _judge_step(self, status: WorkerStatus) -> list[ControlOrder]:
@@ -141,11 +148,16 @@ class Watch:
             self._step_stopped_at = now
             return [StopStep(_too_long(self._limits.step_s))]
         elif now - self._step_stopped_at >= GRACE_S:
-            self._replace(f"one step of its work did not end after {step_s:.1f} s", None)
-            self.hung_step_s = step_s
+            others = [
+                (isinstance(call.request, MeasurementRequest), number)  # these go on when idle
+                for number, call in self.calls.items()
+                if call.bound is None and call.sent_at <= now - step_s
+            ]
+            hung_call = self.calls[min(others)[1]] if others else None
+            self._replace(f"one step of its work did not end after {step_s:.1f} s", hung_call)
         return []
 
-    def _replace(self, problem: str, hung_call: int | None) -> None:
+    def _replace(self, problem: str, hung_call: OpenCall | None) -> None:
         self.problem, self.hung_call = problem, hung_call
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
 from time import monotonic
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from braid.core.background import to_the_end
 from braid.core.descriptors import connect
@@ -39,7 +39,7 @@ from braid.engine.link.messages import (
 )
 from braid.engine.link.options import WatchLimits, WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
-from braid.engine.link.watch import TICK_S, RunBound, Watch
+from braid.engine.link.watch import TICK_S, OpenCall, RunBound, Watch
 from braid.engine.processes.child import ChildProcess, Streams
 from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.engine.processes.environment import cuda_environment, library_environment
@@ -58,21 +58,11 @@ CRASHES = frozenset(
 R = TypeVar("R")
 
 
-class _OpenCall(NamedTuple):
-    """A call that the worker has not answered yet."""
-
-    request: WorkerRequest[Any]
-    future: asyncio.Future[Any]
-    sent_at: float
-    on_progress: OnProgress | None
-
-
 class WorkerProcess(asyncio.Protocol):
     """A running worker. Belongs to one event loop."""
 
     def __init__(self, child: ChildProcess, limits: WatchLimits) -> None:
         self._child = child
-        self._calls: dict[int, _OpenCall] = {}
         self._next_call = 0
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
@@ -162,9 +152,7 @@ class WorkerProcess(asyncio.Protocol):
         self._next_call += 1
         number = self._next_call
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._calls[number] = _OpenCall(request, future, monotonic(), on_progress)
-        if bound is not None:
-            self._watch.sent(number, bound)
+        self._watch.calls[number] = OpenCall(request, future, monotonic(), on_progress, bound)
         if not self._transport.is_closing():
             self._transport.write(encode(WorkerCall(number, cast(AnyRequest, request))))
         if bound is None and isinstance(request, MeasurementRequest):
@@ -189,14 +177,11 @@ class WorkerProcess(asyncio.Protocol):
 
     def stop(self, future: asyncio.Future[Any]) -> None:
         """End a run; its future still brings an answer, or the worker is replaced."""
-        for number, call in self._calls.items():
-            if call.future is future:
-                self._tell(self._watch.unwanted(number))
-                return
+        self._tell(self._watch.unwanted(future))
 
     def _drop(self, number: int, done: asyncio.Future[Any]) -> None:
         """Tell the worker to drop a measurement whose future was cancelled."""
-        waiting = self._calls.pop(number, None)
+        waiting = self._watch.calls.pop(number, None)
         if done.cancelled() and waiting is not None and self.is_alive:
             self.send(DropMeasurement(number)).add_done_callback(
                 lambda future: future.cancelled() or future.exception()
@@ -208,22 +193,21 @@ class WorkerProcess(asyncio.Protocol):
                 case WorkerAnswer() | WorkerFailure():
                     self._answered(message)
                 case WorkerProgress(number, fraction, search):
-                    call = self._calls.get(number)
+                    call = self._watch.calls.get(number)
                     if call is not None and call.on_progress is not None:
                         call.on_progress(fraction if search is None else search)
                 case DeviceIsLost(reason):
                     self._last_words = reason
 
     def _answered(self, message: WorkerAnswer | WorkerFailure) -> None:
-        took_too_long = self._watch.answered(message.call)
-        call = self._calls.pop(message.call, None)
+        call = self._watch.calls.pop(message.call, None)
         if call is None or call.future.done():
             return
         if isinstance(message, WorkerAnswer):
             call.future.set_result(message.reply)
             return
         error = message.error
-        if isinstance(error, RunStopped) and took_too_long:
+        if isinstance(error, RunStopped) and (call.bound is None or call.is_too_long):
             error = RunTooLong(str(error))
         call.future.set_exception(error)
 
@@ -249,16 +233,7 @@ class WorkerProcess(asyncio.Protocol):
 
     def _fail_hung_call(self) -> None:
         """Fail the call that the worker hangs in, if known; other calls may be sent again."""
-        hung_call, hung_step_s = self._watch.hung_call, self._watch.hung_step_s
-        if hung_step_s is not None:
-            since = monotonic() - hung_step_s
-            calls = [
-                (isinstance(call.request, MeasurementRequest), number)  # these go on when idle
-                for number, call in self._calls.items()
-                if not isinstance(call.request, RunExecutable) and call.sent_at <= since
-            ]
-            hung_call = min(calls)[1] if calls else None
-        call = self._calls.get(-1 if hung_call is None else hung_call)
+        call = self._watch.hung_call
         if call is not None and not call.future.done():
             call.future.set_exception(
                 RunTooLong(f"its device had to be stopped: {self._watch.problem}")
@@ -280,7 +255,7 @@ class WorkerProcess(asyncio.Protocol):
 
     def _fail_calls(self, *, is_crash: bool = False) -> None:
         """Fail open calls. Runs are made in the order of their calls: a crash is of the first."""
-        calls, self._calls = self._calls, {}
+        calls, self._watch.calls = self._watch.calls, {}
         for call in calls.values():
             is_of_run = is_crash and isinstance(call.request, RunExecutable)
             is_crash = is_crash and not is_of_run

@@ -90,7 +90,7 @@ class FrontEnd:
                 self._files,
                 self.devices,
             )
-            self.models = make_model_parts(made_from, self._readiness.model_answers)
+            self.models = make_model_parts(made_from, self._readiness.model_changed)
             self._repository = make_repository(made_from, self.models, self._readiness.changed)
             self._readiness.follow(self.models.serving, self._repository)
             answering = Answering(
@@ -264,8 +264,8 @@ class FrontEnd:
                 ShapeCounts(
                     *(replica.name, str(replica.version), replica.device.name),
                     *(replica.other_shapes.prepared, replica.other_shapes.dropped),
-                    *(len(replica.scheduled_lengths), replica.buckets.padded),
-                    *(replica.padding_check.checked, bool(replica.padding_check.failure)),
+                    *(len(replica.scheduled_lengths), replica.lengths.padded),
+                    *(replica.lengths.checked, bool(replica.lengths.failure)),
                 )
                 for replica in self.models.serving.all_replicas()
             ],

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from braid.compiler.planner import PlannerProcess, SearchLimits
 from braid.core.background import BackgroundTasks
-from braid.core.keyed_locks import KeyedLocks
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
 from braid.server.devices.pool import Devices
@@ -24,7 +23,7 @@ from braid.server.jobs.interfaces import OnSchedule
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
-from braid.server.limits import batch_policy, residency_limits, store_database
+from braid.server.limits import batch_policy, store_database
 from braid.server.models.idle_pairs import IdlePairs
 from braid.server.models.loading import ModelLoader
 from braid.server.models.padding_checks import PaddingChecks
@@ -41,6 +40,12 @@ from braid.server.settings import Settings
 from braid.server.store.records import ModelVersion
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
+
+IDLE_S = 600.0
+"""Time without a request after which a model on demand leaves memory."""
+
+LOAD_WAIT_S = 60.0
+"""Longest wait of a request for a model that is not in memory."""
 
 if TYPE_CHECKING:
     from braid.server.fleet.fleet import Fleet
@@ -73,8 +78,8 @@ class ModelParts:
     residency: Residency
 
 
-def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None]) -> ModelParts:
-    """Put the parts together; ``on_answers`` is told when a model begins or ends to answer."""
+def make_model_parts(made_from: MadeFrom, on_change: Callable[[str], None]) -> ModelParts:
+    """Put the parts together; ``on_change`` is told when a model begins or ends to answer."""
     settings, store, fleet = made_from.settings, made_from.store, made_from.fleet
     metrics = made_from.metrics
 
@@ -82,15 +87,12 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
         if fleet is None or runner.is_working_on(name, version):  # else it follows
             policies.version_serves(name)
 
-    async def bring(model: ModelVersion, deadline: float | None) -> None:
-        await residency.bring(restore, model, deadline)
-
     serving = ServingModels(
-        *(made_from.devices, made_from.metrics, batch_policy(settings), on_answers),
-        *(version_serves, bring),
+        *(made_from.devices, made_from.metrics, batch_policy(settings), on_change),
+        version_serves,
     )
 
-    residency = Residency(residency_limits(settings), serving, made_from.devices, store.folder.root)
+    residency = Residency(IDLE_S, serving, made_from.devices, store.folder.root)
     padding = PaddingChecks(
         serving.all_queued,
         lambda replica: metrics.find_model(replica.name, replica.version).on(replica.device.name),
@@ -105,15 +107,20 @@ def make_model_parts(made_from: MadeFrom, on_answers: Callable[[str, bool], None
     runner = JobRunner(services)
     serving.on_decided = partial(_keep_decision, services, BackgroundTasks("decided contests"))
     catch_up = None if fleet is None else fleet.catch_up
-    turns = KeyedLocks()
-    restore = Restore(services, serving, is_shared=fleet is not None, turns=turns)
+    restore = Restore(
+        *(services, serving),
+        is_shared=fleet is not None,
+        wait_s=LOAD_WAIT_S,
+        most_waiting=settings.max_queue_requests,
+    )
+    serving.bring = restore.bring
     limit = settings.max_upload_bytes
-    loader = ModelLoader(store, runner, serving, limit, catch_up, turns, restore.now)
+    loader = ModelLoader(store, runner, serving, limit, catch_up, restore.now)
     policies = VersionPolicies(store, serving, loader)
     queries = ModelQueries(store, made_from.files, serving, made_from.devices)
     database = store_database(settings)
     if fleet is not None and database is not None:
-        fleet.follow(database, services, serving, loader.turns)
+        fleet.follow(database, services, serving)
     return ModelParts(
         *(serving, runner, loader, policies, queries, restore),
         *(padding, pairs, residency),

@@ -27,6 +27,7 @@ class Readiness:
 
     def follow(self, serving: ServingModels, repository: ModelRepository | None) -> None:
         self._serving, self._repository = serving, repository
+        self._health.answers = lambda name: serving.answers(name) if serving.knows(name) else None
 
     @property
     def is_ready(self) -> bool:
@@ -59,15 +60,9 @@ class Readiness:
             waits.append(f"models that do not answer: {listed}")
         return waits
 
-    def model_answers(self, name: str, answers: bool) -> None:
-        """Set the health of a model, and of a server that is ready only with that model.
-
-        A model that is no longer registered has none.
-        """
-        if self._serving is None or self._serving.knows(name):
-            self._health.model(name, answers)
-        else:
-            self._health.forget_model(name)
+    def model_changed(self, name: str) -> None:
+        """Tell of the health of a model, and of a server that is ready only with that model."""
+        self._health.changed(name)
         if name in self._ready_models or self._repository is not None:
             self.changed()
 

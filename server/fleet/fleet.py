@@ -19,7 +19,6 @@ from sqlalchemy import URL
 
 from braid.core.background import BackgroundTasks
 from braid.core.errors import StartupError
-from braid.core.keyed_locks import KeyedLocks
 from braid.server.fleet.following import Following
 from braid.server.fleet.leases import Leases
 from braid.server.fleet.loads import Loads
@@ -76,14 +75,12 @@ class Fleet:
         self._work: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
         self._background = BackgroundTasks("fleet")
 
-    def follow(
-        self, database: URL, services: JobServices, models: ServingModels, turns: KeyedLocks
-    ) -> None:
-        """Make what follows the other nodes; ``start`` begins it. ``turns``: of ``ModelLoader``."""
+    def follow(self, database: URL, services: JobServices, models: ServingModels) -> None:
+        """Make what follows the other nodes; ``start`` begins it."""
         poll_s = self._settings.lease_seconds
         loads = Loads(services, models)
         metrics, runner = FollowMetrics(self._metrics), self.registry.runner
-        following = Following(self._store, models, runner, turns, loads, metrics)
+        following = Following(self._store, models, runner, loads, metrics)
         self._following = following
         notifications = Notifications(database, poll_s)
         notifications.subscribe(following.hear)

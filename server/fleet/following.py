@@ -22,7 +22,6 @@ from weakref import WeakKeyDictionary
 
 from braid.core.background import to_the_end
 from braid.core.errors import BraidError, InvalidArtefact, PreconditionFailed
-from braid.core.keyed_locks import KeyedLocks
 from braid.core.schedule import ScheduleKey
 from braid.server.fleet.loads import Loads
 from braid.server.fleet.metrics import FollowMetrics
@@ -66,16 +65,14 @@ class Following:
         store: FleetStore,
         models: ServingModels,
         jobs: JobRunner,
-        turns: KeyedLocks,
         loads: Loads,
         metrics: FollowMetrics,
     ) -> None:
-        """Look at nothing yet; ``turns`` are those of ``ModelLoader``, by name."""
+        """Look at nothing yet."""
         self._store = store
         self._services = loads.services
         self._models = models
         self._jobs = jobs
-        self._turns = turns
         self._loads = loads
         self._metrics = metrics
         self._heard = asyncio.Event()
@@ -204,7 +201,7 @@ class Following:
     # What to do.
 
     async def _in_turn(self, name: str) -> bool:
-        async with self._turns.of(name):
+        async with self._models.turns.of(name):
             return await self._follow(name)
 
     async def _follow(self, name: str) -> bool:

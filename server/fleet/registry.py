@@ -19,7 +19,7 @@ from braid.core.errors import BraidError, NotFound, Unavailable
 from braid.server.fleet.leases import Leases
 from braid.server.fleet.records import DELETE, SCHEDULE, Lease, UnfinishedJob
 from braid.server.fleet.store import FleetStore
-from braid.server.jobs.live_jobs import LiveJob
+from braid.server.jobs.live_job import LiveJob
 from braid.server.jobs.registry import Registry, Work
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus, ModelVersion
@@ -106,14 +106,14 @@ class FleetRegistry(Registry):
         if not self.runner.takes_jobs:
             return False
         async with self._turn:
-            live_jobs = self.runner.live
-            live_jobs.counted(await self._store.call(self._store.count_jobs))
+            running = self.runner.running
+            running.counted(await self._store.call(self._store.count_jobs))
             claimed = 0
             for entry in await self._store.call(self._store.jobs_to_claim):
-                live = live_jobs.find(entry.job.id)
+                live = running.find(entry.job.id)
                 if live is not None:
                     if entry.cancel_requested:
-                        self.runner.running.cancel_soon(live)
+                        running.cancel_soon(live)
                 elif self._is_free(entry) and await self._claim(entry.job.id):
                     claimed += 1
                     if claimed == CLAIMED_AT_ONCE:
@@ -201,7 +201,7 @@ class FleetRegistry(Registry):
                     f"the node that works on job {job_id} has not ended it yet; it will"
                 )
             await self.claim()  # its owner may be lost
-            if (live := self.runner.live.find(job_id)) is not None:
+            if (live := self.runner.running.find(job_id)) is not None:
                 await self.runner.running.cancel(live)
             job = await self._store.call(self._store.find_job, job_id)
             if not job.state.has_ended:

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from braid.core.errors import DeadlineExceeded
-from braid.server.inference.callers import Callers
+from braid.server.inference.callers import KNOWN_PART, STRANGER_PART, STRANGERS_PART, Caller, Part
 
 PACE: Final = 1 << 20
 """Bytes a second below which a peer is slow while memory is short."""
@@ -28,6 +28,9 @@ UNREAD_S: Final = 10.0
 """Time that a peer may be behind PACE in taking answers, and a handler in taking a message."""
 LOOK_S: Final = 0.5
 """Time between two looks at slow peers while somebody waits."""
+
+MAX_CALLERS: Final = 4096
+"""Accounts of addresses that are remembered."""
 
 Ending = Callable[[], object]
 """Ends a call whose caller does not take the answer."""
@@ -124,7 +127,10 @@ class CallMemory:
     ) -> None:
         """Hold nothing; ``address_of`` a peer is what its connections have in common."""
         self.limits = limits
-        self.callers = Callers(limits.all_bytes, address_of)
+        self._address_of = address_of
+        self._strangers = Part(limits.all_bytes // STRANGERS_PART)
+        self._known = Part(limits.all_bytes // KNOWN_PART)
+        self._callers: dict[tuple[str, int | None], Caller] = {}
         self.held_bytes = 0
         self.charged_bytes = 0  # of requests under way and answers
         self.unread_bytes = 0  # of answers that are computed
@@ -140,6 +146,19 @@ class CallMemory:
         if account is None:
             account = self._connections[peer] = ConnectionMemory(self, peer)
         return account
+
+    def caller(self, peer: str, token: str | None) -> Caller:
+        """Return the account that a peer has a part in; ``token`` is None for strangers."""
+        key = self._address_of(peer), None if token is None else hash(token)
+        caller = self._callers.get(key)
+        if caller is None:
+            if len(self._callers) == MAX_CALLERS:
+                del self._callers[next(iter(self._callers))]
+            is_known = token is not None
+            part = self._known if is_known else self._strangers
+            limit = part.limit_bytes if is_known else self.limits.all_bytes // STRANGER_PART
+            caller = self._callers[key] = Caller(limit, part, is_known=is_known)
+        return caller
 
     def stream(self, peer: str, ending: Ending | None = None) -> StreamMemory:
         return StreamMemory(self.connection(peer), self.limits.stream_bytes, ending)
@@ -216,7 +235,7 @@ class ConnectionMemory:
 
     def __init__(self, all_calls: CallMemory, peer: str) -> None:
         self.all_calls = all_calls
-        self.caller = all_calls.callers.of(peer, None)
+        self.caller = all_calls.caller(peer, None)
         self.held_bytes = 0  # of requests and answers
         self.queue = _Queue(self)
         self._peer = peer
@@ -227,7 +246,7 @@ class ConnectionMemory:
     def know(self, token: str) -> None:
         """Count as the caller's with this token, with all that is held, and no stranger's."""
         before = self.caller
-        self.caller = after = self.all_calls.callers.of(self._peer, token)
+        self.caller = after = self.all_calls.caller(self._peer, token)
         for part, sign in ((before, -1), (before.part, -1), (after, 1), (after.part, 1)):
             part.kept_bytes += sign * self._kept_bytes
         before.charged_bytes -= self.held_bytes

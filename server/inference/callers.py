@@ -1,4 +1,4 @@
-"""Callers by address: what each may hold at once, and how much of the event loop's time.
+"""Account of a caller by address: what it may hold at once, and how much of the event loop's time.
 
 A caller is an address (of IPv6 a network) and the token that its connection has shown first, a
 *stranger* until a handler reads a message of a method that needs one. Strangers need little, and
@@ -9,7 +9,6 @@ nothing is gained by connecting again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
@@ -21,8 +20,6 @@ strangers, of one stranger."""
 STRANGER_TIME: Final = 0.25
 """Seconds of the event loop that a stranger may use in a second."""
 BURST_S: Final = 0.5
-MAX_CALLERS: Final = 4096
-"""Addresses that are remembered."""
 
 
 class Part:
@@ -64,28 +61,3 @@ class Caller(Part):
         self._left_s = max(min(self._left_s + earned_s, BURST_S) - seconds, -BURST_S)
         self._told_at = now
         return max(0.0, -self._left_s / STRANGER_TIME)
-
-
-class Callers:
-    """Accounts of all addresses. Belongs to the event loop."""
-
-    def __init__(self, limit_bytes: int, address_of: Callable[[str], str]) -> None:
-        """Know nobody; ``address_of`` a peer is what its connections have in common."""
-        self._limit_bytes = limit_bytes
-        self._address_of = address_of
-        self._strangers = Part(limit_bytes // STRANGERS_PART)
-        self._known = Part(limit_bytes // KNOWN_PART)
-        self._callers: dict[tuple[str, int | None], Caller] = {}
-
-    def of(self, peer: str, token: str | None) -> Caller:
-        """Return the account that a peer has a part in; ``token`` is None for strangers."""
-        key = self._address_of(peer), None if token is None else hash(token)
-        caller = self._callers.get(key)
-        if caller is None:
-            if len(self._callers) == MAX_CALLERS:
-                del self._callers[next(iter(self._callers))]
-            is_known = token is not None
-            part = self._known if is_known else self._strangers
-            limit = part.limit_bytes if is_known else self._limit_bytes // STRANGER_PART
-            caller = self._callers[key] = Caller(limit, part, is_known=is_known)
-        return caller

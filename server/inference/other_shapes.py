@@ -24,7 +24,7 @@ from braid.core.background import log_unexpected
 from braid.core.errors import BraidError, InvalidRequest, Unavailable
 from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun
-from braid.core.shape_uses import MAX_USES, Key, ShapeUse, ShapeUses
+from braid.core.shape_uses import Key, ShapeUse, ShapeUses
 from braid.core.tensor import TensorType, outputs_at
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
@@ -62,10 +62,8 @@ class OtherShapes:
         self._open_s = inf  # that the session took to open
         self._crowded_s = 0.0  # in the session, while another run waited
         self._session_beside: Executable | None = None  # as ``_session``, of runs side by side
-        self._beside: dict[Key, Executable] = {}  # the same, at the shapes of each class
         self._is_shut = False
         self._own: dict[Key, asyncio.Task[Executable]] = {}
-        self._impossible: dict[Key, str] = {}  # why the model cannot run at these shapes
         self._uses = ShapeUses[Executable](self._session_at)
         self._session_times = ShapeTimes()
         self._releasing: set[asyncio.Task[None]] = set()
@@ -114,7 +112,6 @@ class OtherShapes:
         sessions = self._session, self._session_beside
         self._session, self._session_beside, self._is_shut = None, None, True
         self._uses.clear()
-        self._beside.clear()
         for session in sessions:
             if session is not None:
                 await self._retire(session)
@@ -133,7 +130,9 @@ class OtherShapes:
         """Return what runs a batch now, if there is one side by side; None: to be prepared."""
         use, own = self._uses.of(key), self._ready_own(key)
         if beside > 1 and use.session is not None and self._session_beside is not None:
-            return self._at_beside(key, self._session_beside)
+            if use.beside is None:
+                use.beside = self._at(key, self._session_beside)
+            return use.beside
         if own is not None and use.is_owns_turn:
             self._memory.used(self, key)
             return own
@@ -168,8 +167,8 @@ class OtherShapes:
 
     async def own(self, key: Key) -> Executable:
         """The own executable of a class, prepared now if need be; raises InvalidRequest."""
-        if (reason := self._impossible.get(key)) is not None:
-            raise InvalidRequest(reason)
+        if refusal := self._uses.of(key).refusal:
+            raise InvalidRequest(refusal)
         return await asyncio.shield(self._prepared(key))
 
     def ran(self, key: Key, ready: Executable, seconds: float) -> None:
@@ -222,14 +221,6 @@ class OtherShapes:
         ready.heap_bytes = max(ready.heap_bytes, int(self._heap_part * _input_bytes(ready)))
         return ready
 
-    def _at_beside(self, key: Key, session: Executable) -> Executable:
-        ready = self._beside.get(key)
-        if ready is None:
-            if len(self._beside) >= MAX_USES:
-                self._beside.clear()
-            ready = self._beside[key] = self._at(key, session)
-        return ready
-
     def _ready_own(self, key: Key) -> Executable | None:
         task = self._own.get(key)
         if task is None or not task.done() or task.cancelled() or task.exception():
@@ -249,9 +240,7 @@ class OtherShapes:
             session = self._uses.of(key).session
             ready = await self._device.prepare(self._to_run(*key), like=session)
         except InvalidRequest as error:
-            if len(self._impossible) >= MAX_USES:
-                self._impossible.clear()
-            self._impossible[key] = str(error)
+            self._uses.of(key).refusal = str(error)
             del self._own[key]
             raise
         except BaseException:

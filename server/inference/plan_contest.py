@@ -52,8 +52,6 @@ class ContestEvents:
     """Makes the first candidate of a schedule ready to run."""
     retire: Callable[[Executable], Coroutine[Any, Any, None]]
     """Releases an executable once no batch uses it."""
-    serve: Callable[[Executable], object]
-    """Puts another executable in force."""
     decided: Callable[[Schedule], object]
     """Receives the schedule with its winner in force."""
 
@@ -112,12 +110,16 @@ class PlanContest:
     @property
     def _can_be_recorded(self) -> bool:
         """Whether batches are small enough, and their slots hold all of them."""
-        layout = self._ready[self._contest.incumbent].layout
+        layout = self.in_force.layout
         return not layout.has_heap and layout.size_bytes <= MOST_INPUT_BYTES
+
+    @property
+    def in_force(self) -> Executable:
+        return self._ready[self._contest.incumbent]
 
     def slot(self) -> bytes:
         """Slot of a batch: that of the first one, or zeros before it."""
-        return self.inputs or bytes(self._ready[self._contest.incumbent].layout.size_bytes)
+        return self.inputs or bytes(self.in_force.layout.size_bytes)
 
     @property
     def size_bytes(self) -> int:
@@ -187,7 +189,7 @@ class PlanContest:
     ) -> Executable:
         """Return the executable of the next batch; see ``Contest.next``."""
         if not self.is_open:
-            return self._ready[self._contest.incumbent]
+            return self.in_force
         if not free and self._ended_at is not None:
             gap_s = min(max(0.0, monotonic() - self._ended_at), MOST_GAP_S)
             self.gap_s += LEARNS * (gap_s - self.gap_s)
@@ -238,7 +240,6 @@ class PlanContest:
         """Put the incumbent in force, and release who takes part no more."""
         first, *others = self._contest.candidates
         challengers = set() if self._contest.is_decided else {*others}
-        self._events.serve(self._ready[first])
         has_left = self._ready.keys() - challengers - {first}
         for name in self._counted - challengers:
             self._memory.forget(self, name)

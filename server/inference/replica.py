@@ -36,13 +36,12 @@ from braid.core.tensor import BATCH, BYTES, TensorType, has_open_extents, output
 from braid.engine.importer.host.report import BatchAxes
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
-from braid.server.inference.buckets import Buckets
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.lengths import Lengths, ManyRows, NoRows, Request, elements_of
 from braid.server.inference.other_shapes import OtherShapes
-from braid.server.inference.padding_check import PaddingCheck
 from braid.server.inference.plan_contest import ContestEvents, PlanContest
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
+from braid.server.inference.strikes import Strikes
 from braid.server.store.interface import Interface, reshapes
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy
@@ -82,6 +81,29 @@ class ScheduleMark:
         )
 
 
+@dataclass(slots=True, eq=False)
+class _Plans:
+    """What runs the batches of one size of a scheduled class."""
+
+    first: Executable
+    given: Schedule | None  # None: the sequential plan runs
+    contest: PlanContest | None = None  # of the schedule's candidates
+    beside: Executable | None = None  # side by side, if it pays
+
+    @property
+    def ready(self) -> Executable:
+        return self.first if self.contest is None else self.contest.in_force
+
+    @property
+    def schedule(self) -> Schedule | None:
+        return self.given if self.contest is None else self.contest.schedule
+
+    async def close(self) -> list[Executable]:
+        """End the contest; returns all executables."""
+        executables = [self.first] if self.contest is None else await self.contest.close()
+        return executables if self.beside is None else [*executables, self.beside]
+
+
 class ModelReplica:
     """Model version on one device, loaded until ``close``. Belongs to the event loop."""
 
@@ -104,6 +126,7 @@ class ModelReplica:
         self.device = device
         self.batch_sizes = imported.batch_sizes  # to form, in rows, ascending; more may come
         self.policy = BatchPolicy()
+        self.strikes = Strikes()  # of the version on all devices
         self.metadata = report.metadata
         self.declare(Interface())
         self._imported = imported
@@ -112,22 +135,17 @@ class ModelReplica:
         self.schedule_keys = _keys(shapes, device.device_key, lambda one: one.batch_sizes)
         self.larger_keys = _keys(shapes, device.device_key, lambda one: one.larger_sizes)
         self.profiled = self.scheduled[shapes[0].shapes_text]  # the main class
-        self.lengths = Lengths(self._padded_in_batches(report.batch), self.profiled)
         self.shape_times = ShapeTimes()
-        self.buckets = Buckets(self.lengths.axis, self.profiled, self.shape_times)
-        self.padding_check = PaddingCheck()
+        padded = self._padded_in_batches(report.batch)
+        self.lengths = Lengths(padded, self.profiled, self.shape_times)
         self.chosen: dict[ScheduleKey, ScheduleMark] = {}  # schedules that were given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
         self._shape_tables = WeakSet[ShapeLatencies]()  # of lanes that are in use, too
-        self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
-        self._contests: dict[tuple[ShapeClass, int], PlanContest] = {}
-        self._schedules: dict[tuple[ShapeClass, int], Schedule] = {}  # in force
+        self._plans: dict[tuple[ShapeClass, int], _Plans] = {}
         self._following = asyncio.Lock()
         self._followed = ("", self.policy.explore_share)  # plan pinned, and share
         self.on_decided: Callable[[ModelReplica, Schedule], object] = lambda replica, schedule: None
-        # Side by side, if it pays: how many, and what runs each.
-        self._beside: dict[tuple[ShapeClass, int], tuple[int, Executable]] = {}
         specs = graph.inputs, self.output_specs
         self.other_shapes = OtherShapes(device, specs, self._to_run, self._retire)
         self._opening_beside: asyncio.Task[None] | None = None
@@ -172,10 +190,8 @@ class ModelReplica:
         if opening:
             await asyncio.wait(opening)
         others = await self.other_shapes.close()
-        in_contests = [ready for one in self._contests.values() for ready in await one.close()]
-        beside = [ready for _, ready in self._beside.values()]
-        executables = {*self._profiled.values(), *beside, *self._retired, *others, *in_contests}
-        await self.device.let_go(self.digest, executables)
+        plans = [ready for one in self._plans.values() for ready in await one.close()]
+        await self.device.let_go(self.digest, {*plans, *self._retired, *others})
 
     def lane_of(self, request: Request, waiting: int = 0) -> Hashable:
         """What requests must have in common to share batches; ``waiting`` came before it."""
@@ -206,10 +222,10 @@ class ModelReplica:
 
     def _lanes_of(self, request: Request) -> tuple[Hashable, Hashable]:
         """Return the lane of a request for which nothing waits, and the one without a schedule."""
-        if self.lengths.axis is None or self.padding_check.failure:
+        if self.lengths.axis is None or self.lengths.failure:
             return request.shape_class, request.shape_class
         has_session = self.other_shapes.has_session
-        bucket = self.buckets.of(request, has_session=has_session)
+        bucket = self.lengths.scheduled_for(request, has_session=has_session)
         # Without a session, each length of a batch would have to be prepared.
         unpadded = self.lengths.lane_of(request) if has_session else request.shape_class
         return unpadded if bucket is None else bucket, unpadded
@@ -245,7 +261,7 @@ class ModelReplica:
             return LatencyTable(self.batch_sizes, self.shape_times)
         if _is_alone(lane):
             return LatencyTable((1,))
-        if sizes := [size for of, size in self._profiled if of == lane]:
+        if sizes := [size for of, size in self._plans if of == lane]:
             return LatencyTable(sizes, self.shape_times)
         of_rows = (1, MOST_ROWS) if isinstance(lane, ManyRows) else self.batch_sizes
         table = ShapeLatencies(of_rows, self.shape_times, elements_of(lane))
@@ -260,7 +276,7 @@ class ModelReplica:
         """
         if of in (None, self.profiled) and batch_size not in self.batch_sizes:
             self.batch_sizes = tuple(sorted((*self.batch_sizes, batch_size)))
-            others = {shape_class for shape_class, _ in self._profiled} - {self.profiled}
+            others = {shape_class for shape_class, _ in self._plans} - {self.profiled}
             for lane, table in self._latencies.items():
                 if lane not in others and not _is_alone(lane):
                     table.add(batch_size)
@@ -271,7 +287,7 @@ class ModelReplica:
 
         The scheduled lengths stay scheduled.
         """
-        self.padding_check.failure = reason
+        self.lengths.failure = reason
         self.padding = refused(self.padding, reason)
 
     def tolerance_at(self, shape_class: ShapeClass) -> float:
@@ -304,69 +320,48 @@ class ModelReplica:
         main class.
         """
         key = (of or self.profiled, batch_size)
-        given = schedule
-        if schedule is not None and self.is_pinned(schedule):
+        given, is_pinned = schedule, False
+        if schedule is not None and (is_pinned := self.is_pinned(schedule)):
             schedule = schedule.led_by(self.policy.plan)
         ready = await self.device.prepare(self._to_run(*key, schedule))
         if self._is_closed or key[0] not in self.scheduled.values():
             await self.device.release(ready)
             return
-        await self._end_contest(key)
-        old = self._profiled.get(key)
-        self._profiled[key] = ready
-        self._begin_contest(key, given, ready)
+        old, new = self._plans.get(key), _Plans(ready, given)
+        self._plans[key] = new
+        if given is not None and given.others and not is_pinned and self.policy.explore_share:
+            new.contest = self._contest(key, given, ready)
         if key[0] != self.profiled:
             if isinstance(self._latencies.get(key[0]), ShapeLatencies):
                 del self._latencies[key[0]]  # of the session: a lane in the queue keeps it
             self.latencies(key[0]).add(batch_size)
-        if old is not None:
-            await self._retire(old)
-        await self._use_beside(key, schedule)
+        for executable in [] if old is None else await old.close():
+            await self._retire(executable)
+        await self._use_beside(key, new, schedule)
         if schedule is not None and batch_size == self.batch_sizes[0]:
-            self.buckets.schedule_serves(key[0], schedule)
-            self.lengths.keep_apart({shape_class for shape_class, _ in self._profiled})
+            self.lengths.schedule_serves(key[0], schedule)
+            self.lengths.keep_apart({shape_class for shape_class, _ in self._plans})
         if schedule is not None:
             await self._open_any_shape(schedule)
 
-    def _begin_contest(
-        self, key: tuple[ShapeClass, int], schedule: Schedule | None, ready: Executable
-    ) -> None:
-        """Let requests choose from the candidates of a schedule, unless one is pinned."""
-        self._schedules.pop(key, None)
-        if schedule is None:
-            return
-        self._schedules[key] = schedule
-        share = self.policy.explore_share
-        if not schedule.others or self.is_pinned(schedule) or not share:
-            return
-
-        def serve(executable: Executable) -> None:
-            self._profiled[key] = executable
-
-        def decided(led: Schedule) -> None:
-            self._schedules[key] = led
-            self.on_decided(self, led)
-
-        contest = self._contests[key] = PlanContest(
+    def _contest(
+        self, key: tuple[ShapeClass, int], schedule: Schedule, ready: Executable
+    ) -> PlanContest:
+        """Let requests choose from the candidates of a schedule."""
+        contest = PlanContest(
             schedule,
             ready,
             ContestEvents(
                 lambda led: self.device.prepare(self._to_run(*key, led)),
                 self._retire,
-                serve,
-                decided,
+                lambda led: self.on_decided(self, led),
             ),
             self.device.shape_memory,
-            share,
+            self.policy.explore_share,
         )
         if not schedule.provenance.is_decided:
             contest.begin()
-
-    async def _end_contest(self, key: tuple[ShapeClass, int]) -> None:
-        contest = self._contests.pop(key, None)
-        for ready in [] if contest is None else await contest.close():
-            if ready is not self._profiled.get(key):
-                await self._retire(ready)
+        return contest
 
     def is_pinned(self, schedule: Schedule) -> bool:
         """Whether a plan of a schedule serves whatever requests show."""
@@ -376,49 +371,28 @@ class ModelReplica:
     @property
     def contests(self) -> Sequence[tuple[ShapeClass, int, PlanContest]]:
         """All contests, also decided ones, with their shape classes and batch sizes."""
-        return [(*key, contest) for key, contest in self._contests.items()]
+        plans = self._plans.items()
+        return [(*key, one.contest) for key, one in plans if one.contest is not None]
 
     @property
     def schedules(self) -> Sequence[Schedule]:
-        return tuple(self._schedules.values())
+        schedules = (one.schedule for one in self._plans.values())
+        return [schedule for schedule in schedules if schedule is not None]
+
+    def contest_of(self, shape_class: ShapeClass | None, batch_size: int) -> PlanContest | None:
+        """Return the contest of the plans for a batch; None: one plan runs it."""
+        one = None if shape_class is None else self._plans.get((shape_class, batch_size))
+        return None if one is None else one.contest
 
     def contest_table(self, schedule: Schedule) -> ContestTable:
         """Live state of the contest of a schedule that serves here; else as it is stored."""
         of = self.scheduled.get(schedule.key.shapes)
-        contest = None if of is None else self._contests.get((of, schedule.key.batch_size))
+        contest = self.contest_of(of, schedule.key.batch_size)
         if contest is not None and contest.schedule.key == schedule.key:
             return contest.table()
         if self.is_pinned(schedule):
             return replace(schedule.led_by(self.policy.plan).table, is_pinned=True)
         return schedule.table
-
-    def turn_of(
-        self,
-        ready: Executable,
-        shape_class: ShapeClass,
-        batch_size: int,
-        *,
-        may_explore: bool,
-        slack_us: float | None,
-    ) -> Executable:
-        """Return the executable for a batch: that of a candidate whose turn it is, or ``ready``."""
-        contest = self._contests.get((shape_class, batch_size))
-        if contest is None or ready.to_run.side_by_side > 1:
-            return ready
-        return contest.next(may_explore=may_explore, slack_us=slack_us)
-
-    def plan_failed(
-        self, shape_class: ShapeClass, batch_size: int, ready: Executable, *, is_death: bool
-    ) -> bool:
-        """Note that the run of a batch failed; returns whether another candidate may run it."""
-        contest = self._contests.get((shape_class, batch_size))
-        return contest is not None and contest.failed(ready, is_death=is_death)
-
-    def record(self, shape_class: ShapeClass, batch_size: int, slot: memoryview) -> None:
-        """Keep the slot of a batch for pairs in idle time, if a contest lacks one."""
-        contest = self._contests.get((shape_class, batch_size))
-        if contest is not None and contest.wants_inputs:
-            contest.inputs = bytes(slot)
 
     async def follow_policy(self) -> None:
         """Swap plans that the policy pins, or pins no more."""
@@ -426,18 +400,19 @@ class ModelReplica:
             wanted = self.policy.plan, self.policy.explore_share
             if wanted == self._followed:
                 return
-            for (shape_class, batch_size), schedule in list(self._schedules.items()):
-                await self.use_plan(batch_size, schedule, shape_class)
+            for (shape_class, batch_size), one in list(self._plans.items()):
+                if one.schedule is not None:
+                    await self.use_plan(batch_size, one.schedule, shape_class)
             self._followed = wanted
 
-    async def _use_beside(self, key: tuple[ShapeClass, int], schedule: Schedule | None) -> None:
+    async def _use_beside(
+        self, key: tuple[ShapeClass, int], plans: _Plans, schedule: Schedule | None
+    ) -> None:
         """Let batches of one size run side by side as a schedule says, or not any more."""
         runs = None if schedule is None else schedule.provenance.side_by_side
         shape_class, batch_size = key
-        table, old = self.latencies(shape_class), self._beside.pop(key, None)
+        table = self.latencies(shape_class)
         table.forget_beside(batch_size)
-        if old is not None:
-            await self._retire(old[1])
         if schedule is None or runs is None or not runs.pays or not self.policy.side_by_side:
             return
         to_run = replace(
@@ -453,10 +428,10 @@ class ModelReplica:
             facts = {"model": self.name, "version": self.version, "reason": str(error)}
             log.error("batches do not run side by side", extra=facts)
             return
-        if self._is_closed:
+        if self._is_closed or self._plans.get(key) is not plans:
             await self.device.release(ready)
             return
-        self._beside[key] = runs.count, ready
+        plans.beside = ready
         table.expect(batch_size, runs.latency_us / 1e6, runs.count)
 
     async def _open_any_shape(self, schedule: Schedule) -> None:
@@ -528,12 +503,11 @@ class ModelReplica:
 
         With ``beside``, the one of so many batches side by side, as long as there is one.
         """
-        if beside > 1:
-            count, on_places = self._beside.get((shape_class, batch_size), (1, None))
-            if count == beside and on_places is not None:
+        if (one := self._plans.get((shape_class, batch_size))) is not None:
+            on_places = one.beside if beside > 1 else None
+            if on_places is not None and on_places.to_run.side_by_side == beside:
                 return on_places
-        if ready := self._profiled.get((shape_class, batch_size)):
-            return ready
+            return one.ready
         return self.other_shapes.ready((shape_class, batch_size), beside)
 
     async def executable(
@@ -547,8 +521,8 @@ class ModelReplica:
         self, shape_class: ShapeClass, batch_size: int, ready: Executable, seconds: float
     ) -> None:
         key, beside = (shape_class, batch_size), ready.to_run.side_by_side
-        if key in self._profiled:
-            if beside == 1 and (contest := self._contests.get(key)) is not None:
+        if key in self._plans:
+            if beside == 1 and (contest := self.contest_of(*key)) is not None:
                 contest.took(ready, 1e6 * seconds)
             return
         opening = self._opening_beside
@@ -594,7 +568,7 @@ class ModelReplica:
             await self.device.release(ready)
 
     def has_plan(self, batch_size: int, of: ShapeClass) -> bool:
-        return (of, batch_size) in self._profiled
+        return (of, batch_size) in self._plans
 
     def begin_use(self, ready: Executable) -> None:
         """Keep an executable from being released until ``end_use``: a batch uses it."""

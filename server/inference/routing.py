@@ -12,6 +12,7 @@ from time import monotonic
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest
+from braid.server.inference.strikes import Strikes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,10 +33,10 @@ class Replicas:
     """Replicas of one version, at most one on each device. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._on: dict[str, QueuedReplica] = {}
         self.all: tuple[QueuedReplica, ...] = ()
         self.used_at = monotonic()
         """When a request named the version last, on the monotonic clock."""
+        self.strikes = Strikes()
 
     @property
     def any(self) -> ModelReplica:
@@ -43,16 +44,16 @@ class Replicas:
         return self.all[0].replica
 
     def on(self, device: str) -> ModelReplica | None:
-        queued = self._on.get(device)
-        return None if queued is None else queued.replica
+        replicas = (queued.replica for queued in self.all)
+        return next((replica for replica in replicas if replica.device.name == device), None)
 
     def add(self, queued: QueuedReplica) -> None:
-        self._on[queued.replica.device.name] = queued
-        self.all = tuple(self._on.values())
+        queued.replica.strikes = self.strikes
+        self.all = (*self.all, queued)
 
     def remove(self, device: str) -> QueuedReplica:
-        removed = self._on.pop(device)
-        self.all = tuple(self._on.values())
+        (removed,) = (queued for queued in self.all if queued.replica.device.name == device)
+        self.all = tuple(queued for queued in self.all if queued is not removed)
         return removed
 
     def choose(self, request: CheckedRequest) -> QueuedReplica:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from braid.server.store.records import JobRecord
 from braid.server.store.store import Store
@@ -21,17 +22,13 @@ CHANGED_SECONDS = 0.2
 """Seconds between two looks at a job that is stored and not live, on a single server."""
 
 
-class Work(Protocol):
-    """Work that a registry lets this server do; it is told when it may do it no longer."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Calls that tell whether this server may do some work."""
 
-    def paused(self) -> None:
-        """Another server may do it now: nothing more, until it is resumed or lost."""
-
-    def resumed(self) -> None:
-        """It may go on: no other server did it meanwhile."""
-
-    def lost(self) -> None:
-        """Another server does it."""
+    paused: Callable[[], object]  # another one may do it: nothing more, until resumed or lost
+    resumed: Callable[[], object]  # it may go on: no other server did it meanwhile
+    lost: Callable[[], object]  # another server does it
 
 
 class Registry:

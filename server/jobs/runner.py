@@ -36,8 +36,7 @@ from braid.core.errors import (
     PreconditionFailed,
 )
 from braid.server.jobs.interfaces import CheckImported
-from braid.server.jobs.job_views import JobViews
-from braid.server.jobs.live_jobs import LiveJob, LiveJobs
+from braid.server.jobs.live_job import LiveJob
 from braid.server.jobs.running_jobs import RunningJobs
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import (
@@ -63,13 +62,11 @@ class JobRunner:
         self._store = services.store
         self._files = services.files
         self._registry = services.registry
-        self.live = LiveJobs(services.observer)
-        self.running = RunningJobs(services, self.live)
-        self._views = JobViews(services, self.live)
+        self.running = RunningJobs(services)
         self._started = asyncio.Event()  # or it is known that it will not be
         self._is_started = False
+        self._is_watchable = True
         self._registering = asyncio.Lock()  # while rows are stored whose task is not there yet
-        self._is_stopping = False
         self._registry.attach(self)
 
     async def start(self) -> None:
@@ -88,17 +85,17 @@ class JobRunner:
         """Queue all jobs that have not ended: there is no other server that works on them."""
         with suppress(DiskFailure):  # logged; what serves goes on serving
             await self._store.call(self._store.reschedule, self.device_keys)
-        self.live.counted(await self._store.call(self._store.count_jobs))
+        self.running.counted(await self._store.call(self._store.count_jobs))
         for job in await self._store.call(self._store.unfinished_jobs):
             try:
                 model = await self._store.call(self._store.find_model, job.model, job.version)
             except NotFound:
                 ended = replace(job, state=JobStatus.CANCELLED, message="the model was deleted")
                 await self._store.call(self._store.end_job, ended)
-                self.live.count(job.state, ended.state)
+                self.running.count(job.state, ended.state)
             else:
                 queued = replace(job, state=JobStatus.QUEUED, detail="", eta_seconds=UNKNOWN)
-                self.live.count(job.state, queued.state)
+                self.running.count(job.state, queued.state)
                 self.running.begin(LiveJob(queued, model, self._store))
 
     async def started(self) -> None:
@@ -110,13 +107,14 @@ class JobRunner:
     async def stop(self) -> None:
         """Stop working. Jobs that have not ended go on at the next start."""
         self.release_watchers()
-        self._is_stopping = True
         await self.running.stop()
 
     def release_watchers(self) -> None:
         """End every watch and wait for the start with Draining: none may hold up a shutdown."""
         self._started.set()
-        self._views.release()
+        self._is_watchable = False
+        for live in self.running:
+            live.changed.set()
 
     @property
     def device_keys(self) -> str:
@@ -137,7 +135,7 @@ class JobRunner:
         Once begun it completes, even if the caller goes away. Raises InvalidRequest, Draining, or
         PreconditionFailed: ``version`` is given, and is something else.
         """
-        if self._is_stopping:
+        if self.running.is_stopping:
             raise Draining("the server is shutting down; register again after its restart")
         check_offered(options.precision, self._services.devices)
         check_samples(options.precision, given=bool(options.samples))
@@ -180,7 +178,7 @@ class JobRunner:
         What the version serves it serves until then, also if it never comes to that. Once begun it
         completes. Raises InvalidRequest or Draining.
         """
-        if self._is_stopping:
+        if self.running.is_stopping:
             raise Draining("the server is shutting down")
         check_offered(options.precision, self._services.devices)
         check_samples(options.precision, given=bool(options.samples))
@@ -218,8 +216,8 @@ class JobRunner:
         check: CheckImported | None = None,
     ) -> None:
         """Run a job whose rows were just stored, if it is new."""
-        if entry.is_new_job and not self._is_stopping:
-            self.live.count(None, entry.job.state)
+        if entry.is_new_job and not self.running.is_stopping:
+            self.running.count(None, entry.job.state)
             live = LiveJob(entry.job, entry.model, self._store, check, entry.replaces)
             live.grant = entry.grant
             self.running.begin(live)
@@ -239,7 +237,7 @@ class JobRunner:
         ``batch_size`` None and ``device`` "" mean all; ``reason`` is for people. Raises NotFound,
         InvalidRequest, PreconditionFailed (it does not serve) or Draining.
         """
-        if self._is_stopping:
+        if self.running.is_stopping:
             raise Draining("the server is shutting down; schedule again after its restart")
         await self.started()
         which = WhichSchedules(self._device_keys_of(device), batch_size)
@@ -260,12 +258,12 @@ class JobRunner:
 
     @property
     def has_jobs(self) -> bool:
-        return len(self.live) > 0
+        return len(self.running) > 0
 
     @property
     def takes_jobs(self) -> bool:
         """True if jobs can be begun: the server is started, and not being stopped."""
-        return self._is_started and not self._is_stopping
+        return self._is_started and not self.running.is_stopping
 
     def deleting(self, name: str, version: int) -> AbstractAsyncContextManager[None]:
         return self._registry.deleting(name, version)
@@ -273,11 +271,13 @@ class JobRunner:
     # Looking.
 
     async def find(self, job_id: str) -> JobRecord:
-        return await self._views.find(job_id)
+        live = self.running.find(job_id)
+        return live.job if live else await self._store.call(self._store.find_job, job_id)
 
     async def list(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:
         """Newest jobs, newest first; of one model if given."""
-        return await self._views.list(model, limit)
+        stored = await self._store.call(self._store.jobs, model, limit)
+        return [live.job if (live := self.running.find(job.id)) else job for job in stored]
 
     async def watch(self, job_id: str) -> AsyncGenerator[JobRecord, None]:
         """Yield the job now, then its changes; a slow reader misses changes, but not the end.
@@ -285,9 +285,50 @@ class JobRunner:
         Raises JobNotFound. Raises Draining: the server stops; the job goes on at its next start.
         """
         await self.started()
-        async with aclosing(self._views.watch(job_id)) as changes:
-            async for job in changes:
+        last: JobRecord | None = None
+        while True:
+            live = self.running.find(job_id)
+            changes = self._stored(job_id, last) if live is None else self._changes(live, last)
+            async with aclosing(changes):
+                async for job in changes:
+                    last = job
+                    yield job
+            if last is not None and last.state.has_ended:
+                return  # else the job has become live, or came from another node, or went to one
+
+    async def _changes(
+        self, live: LiveJob, last: JobRecord | None
+    ) -> AsyncGenerator[JobRecord, None]:
+        """Yield the changes of a live job, until it has ended or is another node's."""
+        while not live.is_gone:
+            changed, job = live.changed, live.job
+            if job is not last:
+                last = job
                 yield job
+            elif job.state.has_ended:
+                return
+            else:
+                self._check_watchable()
+                await changed.wait()
+
+    async def _stored(self, job_id: str, last: JobRecord | None) -> AsyncGenerator[JobRecord, None]:
+        """Yield the changes of a job as it is stored, until it has ended or is live here."""
+        while True:
+            job = await self._store.call(self._store.find_job, job_id)
+            if last is not None and not job.state.has_ended:
+                # What was stored is a second older than what watchers of its last owner saw.
+                job = replace(job, progress=max(job.progress, last.progress))
+            if job != last:
+                last = job
+                yield job
+            if job.state.has_ended or self.running.find(job_id) is not None:
+                return
+            self._check_watchable()
+            await self._registry.changed()
+
+    def _check_watchable(self) -> None:
+        if not self._is_watchable:
+            raise Draining("the server is shutting down; the job goes on after its restart")
 
     # Cancelling.
 
@@ -298,7 +339,7 @@ class JobRunner:
         JobNotFound, or PreconditionFailed: it has ended otherwise.
         """
         await self.started()
-        live = self.live.find(job_id)
+        live = self.running.find(job_id)
         if live is not None:
             await self.running.cancel(live)
         if live is not None and not live.is_gone:
@@ -311,11 +352,11 @@ class JobRunner:
 
     def is_working_on(self, name: str, version: int) -> bool:
         """True if a job of a version runs here, or its end is being stored."""
-        return any(live.is_of(name, version) for live in self.live)
+        return any(live.is_of(name, version) for live in self.running)
 
     def has_outdated(self, model: ModelVersion) -> bool:
         """True if a job runs here for what a version was before another server replaced it."""
-        return any(live.is_outdated(model) for live in self.live)
+        return any(live.is_outdated(model) for live in self.running)
 
     async def cancel_outdated(self, model: ModelVersion) -> None:
         """End the jobs that run here for what a version was before."""
@@ -328,7 +369,7 @@ class JobRunner:
 
     async def _cancel_where(self, is_doomed: Callable[[LiveJob], bool]) -> None:
         async with self._registering:  # a registration that stored its rows has its task now
-            doomed = [live.job.id for live in self.live if is_doomed(live)]
+            doomed = [live.job.id for live in self.running if is_doomed(live)]
         for job_id in doomed:
             with suppress(PreconditionFailed):  # it ended by itself just now
                 await self.cancel(job_id)

@@ -3,6 +3,10 @@
 A job is paused when another server may work on it already (``Registry``): this one stops, and
 stores nothing. If none took it, the job begins again at its top, and finds the artefact, the
 measurements and the schedules that were stored.
+
+On one machine, an end that the disk does not take is shown, and stored when the disk takes it; a
+crash before that lets the job go on. Where several servers share the store, an end is shown once
+it is stored; a server that lost the job stores none.
 """
 
 from __future__ import annotations
@@ -10,18 +14,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 from braid.compiler.progress import LOAD_ENDS, UNKNOWN, ProgressReport
-from braid.core.background import log_failure
-from braid.core.errors import BraidError, DiskFailure, StoreUnavailable, TakenOver
+from braid.core.background import BackgroundTasks, log_failure
+from braid.core.errors import (
+    BraidError,
+    DiskFailure,
+    ResourceExhausted,
+    StoreUnavailable,
+    TakenOver,
+)
 from braid.core.shortage import shortage
-from braid.server.jobs.job_ends import JobEnds, ended
-from braid.server.jobs.live_jobs import LiveJob, LiveJobs
+from braid.server.jobs.live_job import LiveJob
 from braid.server.jobs.registration import RegistrationOutcome, register_model
+from braid.server.jobs.registry import Work
 from braid.server.jobs.services import JobServices
-from braid.server.store.records import JobStatus
+from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 
 log = logging.getLogger("braid.jobs")
 
@@ -32,26 +43,54 @@ SAVE_SECONDS = 1.0  # progress inside one state is stored this often at most
 
 
 class RunningJobs:
-    """Runs jobs, each in a task. Belongs to one event loop."""
+    """Runs jobs, each in a task, and counts all by state. Belongs to one event loop."""
 
-    def __init__(self, services: JobServices, live: LiveJobs) -> None:
+    def __init__(self, services: JobServices) -> None:
         self._services = services
         self._store = services.store
-        self._live = live
         self._registry = services.registry
-        self._ends = JobEnds(services)
-        self._is_stopping = False
+        self._jobs: dict[str, LiveJob] = {}  # by id
+        self._counts: dict[str, int] = {}
+        self._storing: asyncio.Task[None] | None = None  # while there are ends to store again
+        self._resuming = BackgroundTasks("jobs that go on")
+        self.is_stopping = False
+
+    def __iter__(self) -> Iterator[LiveJob]:
+        return iter(list(self._jobs.values()))
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def find(self, job_id: str) -> LiveJob | None:
+        """A live job; None if it ended, or is another process's."""
+        return self._jobs.get(job_id)
+
+    def counted(self, counts: dict[str, int]) -> None:
+        """Take the numbers of jobs by state, as they are stored."""
+        self._counts = counts
+        self._services.observer.jobs_counted(counts)
+
+    def count(self, before: JobStatus | None, after: JobStatus) -> None:
+        """Count the change of one job's state; ``before`` None: it is new."""
+        if before is after:
+            return
+        if before is not None:
+            self._counts[before.value] -= 1
+        self._counts[after.value] += 1
+        self._services.observer.jobs_counted(self._counts)
 
     def begin(self, live: LiveJob) -> None:
         """Run a job to its end, or until another server may."""
-        self._live.add(live)
-        live.store = self._registry.begin(live.grant, self._store, _JobWork(self, live))
+        self._jobs[live.job.id] = live
+        told = (self._suspend, self._resume_soon, self.gone)
+        work = Work(*(partial(tell, live) for tell in told))
+        live.store = self._registry.begin(live.grant, self._store, work)
         self._start(live)
 
     async def stop(self) -> None:
         """Stop working. Jobs that have not ended go on at the next start, or on another server."""
-        self._is_stopping = True
-        stopped = list(self._live)
+        self.is_stopping = True
+        stopped = list(self)
         for live in stopped:
             if live.task is not None and not live.is_ending:
                 live.task.cancel()
@@ -61,7 +100,9 @@ class RunningJobs:
             for task in waiting:
                 task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        await self._ends.stop()
+        if self._storing is not None:
+            self._storing.cancel()
+            await asyncio.gather(self._storing, return_exceptions=True)
 
     async def cancel(self, live: LiveJob) -> None:
         """End a job now; its task has ended when this returns."""
@@ -79,31 +120,34 @@ class RunningJobs:
         """Store a job's last state, then show it."""
         live.is_ending = True
         before = live.job
-        job = ended(before, state, message)
+        job = _ended(before, state, message)
         try:
-            await self._ends.store(live, job)
+            await self._store_end(live, job)
         except TakenOver:
             self.gone(live, was_refused=True)
             return
         self._registry.end(live.grant)
-        self._live.count(before.state, state)
+        self.count(before.state, state)
         live.publish(job)
-        self._live.remove(live)
-        self._ends.store_later()
+        self._jobs.pop(job.id, None)
+        self._store_later()
 
     # What the registry tells.
 
-    def suspend(self, live: LiveJob) -> None:
+    def _suspend(self, live: LiveJob) -> None:
         """Stop working on a job that another server may have; its end, if decided, is tried on."""
         if live.task is not None and not live.is_ending and live.canceller is None:
             log.warning("job is suspended: another node may have it", extra=_facts(live))
             live.task.cancel()
 
-    async def resume(self, live: LiveJob) -> None:
+    def _resume_soon(self, live: LiveJob) -> None:
+        self._resuming.start(self._resume(live))
+
+    async def _resume(self, live: LiveJob) -> None:
         if live.task is None or live.canceller is not None:
             return
         await asyncio.wait([live.task])
-        if live.task.cancelled() and not (live.is_gone or live.is_ending or self._is_stopping):
+        if live.task.cancelled() and not (live.is_gone or live.is_ending or self.is_stopping):
             log.info("job goes on: no other node took it", extra=_facts(live))
             live.publish(replace(live.job, detail="", eta_seconds=UNKNOWN))
             self._start(live)
@@ -117,7 +161,7 @@ class RunningJobs:
         if live.task is not None and live.task is not asyncio.current_task():
             live.task.cancel()
         self._registry.end(live.grant, was_refused=was_refused)
-        self._live.remove(live)
+        self._jobs.pop(live.job.id, None)
         live.wake()
 
     # One job.
@@ -170,7 +214,7 @@ class RunningJobs:
             eta_seconds=now.eta_seconds,
             updated_unix=seconds,
         )
-        self._live.count(before.state, state)
+        self.count(before.state, state)
         live.publish(job)
         if live.replaces and now.progress >= LOAD_ENDS:
             self._has_replaced(live)
@@ -191,7 +235,7 @@ class RunningJobs:
     def _has_replaced(self, live: LiveJob) -> None:
         """End the jobs of what a version served before: these bytes serve in its place now."""
         live.replaces = False
-        for other in self._live:
+        for other in self:
             if other is not live and other.is_of(live.job.model, live.job.version):
                 self.cancel_soon(other)
 
@@ -203,28 +247,69 @@ class RunningJobs:
         if not live.is_ending and not live.is_gone:
             await self.end(live, JobStatus.CANCELLED, "cancelled by request")
 
+    # Ends.
 
-class _JobWork:
-    """Tells the runner what the registry says of one job: a ``Work``."""
+    async def _store_end(self, live: LiveJob, job: JobRecord) -> None:
+        """Store a job's last state, and let go of what only it needed. Raises TakenOver."""
+        try:
+            model = await self._end_stored(live, job)
+            await live.store.call(live.store.discard_upload, live.model.sha256)
+            if self._services.models.give_up(live.model):
+                await live.store.call(live.store.discard_artefact, live.model.artefact)
+            if model is not None:
+                self._services.models.register(model)
+        except TakenOver:
+            raise
+        except Exception:  # watchers of the job must see its end all the same
+            log.exception("a job's end could not be stored", extra={"job": job.id})
 
-    def __init__(self, running: RunningJobs, live: LiveJob) -> None:
-        self._running = running
-        self._live = live
-        self._resuming: asyncio.Task[None] | None = None
+    async def _end_stored(self, live: LiveJob, job: JobRecord) -> ModelVersion | None:
+        """Store the last state; try on as long as another server may take the job over."""
+        tries = 0
+        while True:
+            try:
+                return await live.store.call(live.store.end_job, job)
+            except ResourceExhausted:  # of the database's disk; ``call`` waits while it is away
+                if not live.store.is_revocable:
+                    raise
+                tries += 1
+                await self._services.retry_pauses.pause(tries)
 
-    def paused(self) -> None:
-        self._running.suspend(self._live)
+    def _store_later(self) -> None:
+        """Begin to store what the disk did not take, unless that goes on already."""
+        if self._store.has_unstored_ends and self._storing is None:
+            self._storing = asyncio.create_task(self._store_ends(), name="store-ends")
+            self._storing.add_done_callback(log_failure)
 
-    def resumed(self) -> None:
-        self._resuming = asyncio.create_task(self._running.resume(self._live))
-        self._resuming.add_done_callback(log_failure)
-
-    def lost(self) -> None:
-        self._running.gone(self._live)
+    async def _store_ends(self) -> None:
+        """Store the ends of jobs that the disk did not take, trying until it takes them."""
+        tries = 0
+        while self._store.has_unstored_ends:
+            tries += 1
+            await self._services.retry_pauses.pause(tries)
+            try:
+                await self._store.call(self._store.store_ends)
+            except DiskFailure:
+                continue
+            except Exception:
+                log.exception("the ends of jobs could not be stored")
+        self._storing = None
 
 
 def _facts(live: LiveJob) -> dict[str, object]:
     return {"job": live.job.id, "model": live.job.model, "version": live.job.version}
+
+
+def _ended(before: JobRecord, state: JobStatus, message: str) -> JobRecord:
+    return replace(
+        before,
+        state=state,
+        progress=1.0 if state is JobStatus.READY else before.progress,
+        detail="",
+        eta_seconds=0.0 if state is JobStatus.READY else UNKNOWN,
+        message=message,
+        updated_unix=time.time(),
+    )
 
 
 def _end_of(outcome: RegistrationOutcome) -> tuple[JobStatus, str]:

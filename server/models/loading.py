@@ -16,7 +16,6 @@ from typing import Protocol
 from braid.compiler.options import ModelOptions
 from braid.core.background import though_callers_leave
 from braid.core.errors import BraidError, InvalidUpload, ModelImportError, PreconditionFailed
-from braid.core.keyed_locks import KeyedLocks
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.first_bytes import FirstBytes
 from braid.server.models.serving_models import ServingModels
@@ -56,7 +55,6 @@ class ModelLoader:
         models: ServingModels,
         max_upload_bytes: int,
         catch_up: CatchUp | None = None,
-        turns: KeyedLocks | None = None,
         bring: BringNow | None = None,
     ) -> None:
         """``catch_up`` is None on a single server; ``bring`` runs in the turn of its caller."""
@@ -66,8 +64,6 @@ class ModelLoader:
         self._models = models
         self._store = store
         self._max_upload_bytes = max_upload_bytes
-        self.turns = turns or KeyedLocks()
-        """Locks by model name: loads, unloads, configurations and deletions take turns."""
 
     async def index(self, ready_only: bool) -> list[IndexEntry]:
         stored = await self._store.call(self._store.models)
@@ -156,7 +152,7 @@ class ModelLoader:
     async def _load(
         self, name: str, files: Mapping[int, bytes], options: ModelOptions | None
     ) -> None:
-        async with self.turns.of(name):
+        async with self._models.turns.of(name):
             for version, content in sorted(files.items()):
                 await self._register(name, version, content, options or ModelOptions())
             if not files:
@@ -226,7 +222,7 @@ class ModelLoader:
         raise ModelImportError(message)
 
     async def _unload(self, name: str) -> None:
-        async with self.turns.of(name):
+        async with self._models.turns.of(name):
             for model in await self._store.call(self._store.versions, name):
                 if model.state not in (ModelStatus.LOADING, ModelStatus.SERVING):
                     continue

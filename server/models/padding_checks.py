@@ -68,23 +68,23 @@ class PaddingChecks:
         for replicas in by_version.values():
             model, store = replicas[0].model, self._store
             stored = await store.call(store.padding_failure, model)
-            found = (replica.padding_check.failure for replica in replicas)
+            found = (replica.lengths.failure for replica in replicas)
             failure = stored or next(filter(None, found), "")
             if failure and not stored:
                 await store.call(store.refuse_padding, model, failure)
             for replica in replicas:
-                if failure and not replica.padding_check.failure:
+                if failure and not replica.lengths.failure:
                     replica.forbid_padding(failure)
 
     async def look(self) -> None:
         """Check the sample of each replica that has one."""
         for queued in list(self._replicas()):
-            if queued.replica.padding_check.sample is not None:
+            if queued.replica.lengths.sample is not None:
                 await self._quiet()
                 await self._check(queued)
 
     async def _check(self, queued: QueuedReplica) -> None:
-        replica, check = queued.replica, queued.replica.padding_check
+        replica, check = queued.replica, queued.replica.lengths
         sample, check.sample = check.sample, None
         assert sample is not None
         request, answers = replace(sample.request, priority=PRIORITY_LEVELS), []

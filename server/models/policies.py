@@ -2,8 +2,8 @@
 
 What is new serves before what is old stops: there is no moment without an answer. A version that
 fails to import changes nothing. What was unloaded by request stays so until a configuration or a
-load asks for it. Each change holds the turn of its name (``ModelLoader.turns``) from its first look
-at the versions to its end.
+load asks for it. Each change holds the turn of its name (``ServingModels.turns``) from its first
+look at the versions to its end.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class VersionPolicies:
         """
         check_model_name(name)
         await self._loader.ready_to_change(name)
-        async with self._loader.turns.of(name):
+        async with self._models.turns.of(name):
             await self._store.call(self._store.put_serving_config, name, config)
             self._models.configure(name, config)
 
@@ -100,7 +100,7 @@ class VersionPolicies:
     async def _configure(
         self, name: str, config: ServingConfig, had_served: Collection[int]
     ) -> None:
-        async with self._loader.turns.of(name):
+        async with self._models.turns.of(name):
             versions = await self._store.call(self._store.versions, name)
             present = {model.version: model for model in versions}
             _check_available(name, config, present)
@@ -116,7 +116,7 @@ class VersionPolicies:
     async def _delete(self, name: str, version: str) -> None:
         number = self._models.number(name, version) if version else None
         await self._loader.cancel_imports(name, number)
-        async with self._loader.turns.of(name):
+        async with self._models.turns.of(name):
             if version:
                 number = self._models.number(name, version)
                 doomed = [await self._store.call(self._store.find_model, name, number)]
@@ -164,7 +164,7 @@ class VersionPolicies:
 
     async def _retire_surplus(self, name: str) -> None:
         try:
-            async with self._loader.turns.of(name):
+            async with self._models.turns.of(name):
                 await self._retire(name)
         except BraidError as error:
             log.warning("versions not retired", extra={"model": name, "kind": type(error).__name__})

@@ -14,7 +14,7 @@ from braid.core.schedule import ContestTable, Schedule
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
 from braid.server.models.serving_models import ServingModels
-from braid.server.models.versions import ModelVersions
+from braid.server.models.versions import KnownVersion, number_of
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import ServingConfig
 from braid.server.store.shared_files import Files
@@ -61,10 +61,11 @@ class ModelQueries:
         try:
             return self._models.number(name, version)
         except NotFound:
-            stored = {row.version: row for row in await self._store.call(self._store.models, name)}
+            stored = await self._store.call(self._store.models, name)
             configs = await self._store.call(self._store.serving_configs) if stored else {}
             labels = configs.get(name, ServingConfig()).labels
-            number = ModelVersions(stored).number(version, labels) if stored else None
+            known = {row.version: KnownVersion(row) for row in stored}
+            number = number_of(known, version, labels) if known else None
             if number is None:
                 raise
             return number

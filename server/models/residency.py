@@ -14,17 +14,14 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from braid.core.errors import DeadlineExceeded, ModelLoading
 from braid.core.regular_file import read_file
 from braid.core.shape_memory import PART
 from braid.engine.link.messages import ModelMemory
 from braid.server.devices.pool import Devices
 from braid.server.inference.routing import Replicas
-from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import ON_DEMAND, PINNED
@@ -46,22 +43,14 @@ ESTIMATE_FACTOR = 2
 ESTIMATE_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ResidencyLimits:
-    """Limits of all models, where a model has none of its own."""
-
-    idle_s: float = 600.0  # without a request, after which a model on demand is unloaded
-    wait_s: float = 60.0  # of a request for a model that is loaded
-    most_waiting: int = 1024  # requests that wait for one model to be loaded
-
-
 class Residency:
-    """Puts models away and brings them back. Belongs to the event loop."""
+    """Puts models away, and knows for which there is room. Belongs to the event loop."""
 
     def __init__(
-        self, limits: ResidencyLimits, models: ServingModels, devices: Devices, folder: Path
+        self, idle_s: float, models: ServingModels, devices: Devices, folder: Path
     ) -> None:
-        self._limits = limits
+        """``idle_s``: of models without a time of their own."""
+        self._idle_s = idle_s
         self._models = models
         self._devices = devices
         self._order_file = folder / ORDER_FILE
@@ -69,38 +58,7 @@ class Residency:
         self._kept_order: list[str] = []
         self._loading: Counter[str] = Counter()  # by digest: loads under way
         self._held: dict[tuple[str, str], int] = {}  # by device and digest, as it was last
-        self._waiting: Counter[tuple[str, int]] = Counter()
         self._making_room = asyncio.Lock()
-
-    async def bring(self, restore: Restore, model: ModelVersion, deadline: float | None) -> None:
-        """Load a version for a request; the load goes on though nobody waits for it any more.
-
-        Raises ModelLoading (longer than requests may wait), DeadlineExceeded or BraidError.
-        """
-        key, label = (model.name, model.version), f"model {model.name!r} version {model.version}"
-        task = restore.again(model)
-        if self._models.config(model.name).residency.refuses:
-            raise ModelLoading(f"{label} is being loaded, as it was not in memory; try again")
-        if self._waiting[key] >= self._limits.most_waiting:
-            raise ModelLoading(f"{label} is being loaded, and many requests wait; try again")
-        allowed_s = self._limits.wait_s
-        is_late = deadline is not None and deadline - monotonic() < allowed_s
-        if is_late and deadline is not None:
-            allowed_s = max(0.0, deadline - monotonic())
-        self._waiting[key] += 1
-        try:
-            await asyncio.wait({task}, timeout=allowed_s)
-        finally:
-            self._waiting[key] -= 1
-            if not self._waiting[key]:
-                del self._waiting[key]
-        if task.done():
-            if (problem := task.result()) is not None:
-                raise problem
-        elif is_late:
-            raise DeadlineExceeded(f"{label} was not loaded before the deadline")
-        else:
-            raise ModelLoading(f"{label} is still being loaded after {allowed_s:g} s; try again")
 
     @asynccontextmanager
     async def room_for(self, model: ModelVersion) -> AsyncIterator[None]:
@@ -149,7 +107,7 @@ class Residency:
             now = monotonic()
             for row, replicas in self._present():
                 residency = self._models.config(row.name).residency
-                idle_s = residency.idle_s or self._limits.idle_s
+                idle_s = residency.idle_s or self._idle_s
                 if residency.kind == ON_DEMAND and now - replicas.used_at >= idle_s:
                     await self._put_away(row, f"no request for {idle_s:g} s")
             since_kept += LOOK_S

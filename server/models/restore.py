@@ -1,6 +1,7 @@
-"""After a restart: the models that served before serve again, the last used first.
+"""Versions that are not in memory are loaded again: after a restart, or for a request.
 
-Each takes its turn of the name, as loads, unloads and deletions do.
+After a restart the last used come first. Each takes its turn of the name, as loads, unloads and
+deletions do.
 """
 
 from __future__ import annotations
@@ -10,14 +11,24 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
+from time import monotonic
 
 from braid.core.background import log_failure
-from braid.core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact, WorkerFault
-from braid.core.keyed_locks import KeyedLocks
+from braid.core.errors import (
+    BraidError,
+    DamagedArtefact,
+    DeadlineExceeded,
+    DiskFailure,
+    InvalidArtefact,
+    ModelLoading,
+    WorkerFault,
+)
 from braid.server.devices.device import Device
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.services import JobServices
 from braid.server.models.serving_models import ServingModels
+from braid.server.models.versions import KnownVersion
 from braid.server.store.records import ModelStatus, ModelVersion
 
 log = logging.getLogger("braid.restore")
@@ -27,7 +38,7 @@ AT_ONCE = 4
 
 
 class Restore:
-    """Serves the models of the store again after a start. Belongs to the event loop."""
+    """Serves versions again that answered before. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -35,17 +46,19 @@ class Restore:
         models: ServingModels,
         *,
         is_shared: bool = False,
-        turns: KeyedLocks | None = None,
+        wait_s: float = inf,
+        most_waiting: int = 1024,
     ) -> None:
-        """``is_shared``: what is damaged here is fetched again, and is no state of the model."""
+        """``is_shared``: what is damaged here is fetched again, and is no state of the model.
+
+        A request waits for ``wait_s`` seconds, and at most so many do for one version.
+        """
+        self._wait_s, self._most_waiting = wait_s, most_waiting
         self._services = services
         self._models = models
         self._is_shared = is_shared
-        self._restored: list[ModelVersion] = []
         self._catching_up: set[str] = set()  # names of devices that models are loaded on
-        self._turns = turns or KeyedLocks()
         self._places = asyncio.Semaphore(AT_ONCE)
-        self._under_way: dict[tuple[str, int], asyncio.Task[BraidError | None]] = {}
 
     async def know(self) -> None:
         """Register every stored model, before the first request can come."""
@@ -56,7 +69,6 @@ class Restore:
                     self._models.away(model)
                     continue
                 self._models.restoring(model)
-                self._restored.append(model)
             else:
                 self._models.register(model)
 
@@ -66,8 +78,7 @@ class Restore:
         One for which there is no room is loaded by the first request for it.
         """
         room = self._services.room
-        wanted = [model for model in self._restored if are_wanted(model)]
-        self._restored = [model for model in self._restored if model not in wanted]
+        wanted = list(filter(are_wanted, self._models.to_restore))
         wanted.sort(key=lambda model: (room.place_in_order(model), model.size_bytes))
         waiting = iter(wanted)
         async with asyncio.TaskGroup() as restored:
@@ -80,22 +91,47 @@ class Restore:
                 if self._models.is_coming(model.name, model.version):
                     self._models.away(model)
                 continue
-            await asyncio.wait({self.again(model)})
+            if (known := self._models.find(model.name, model.version)) is not None:
+                await asyncio.wait({self.again(known)})
 
-    def again(self, model: ModelVersion) -> asyncio.Task[BraidError | None]:
+    def again(self, known: KnownVersion) -> asyncio.Task[BraidError | None]:
         """Load a version that answered before; the task returns why it cannot answer, or None.
 
         Several who ask for the same version get the same task.
         """
-        key = (model.name, model.version)
-        if (task := self._under_way.get(key)) is None:
-            task = self._under_way[key] = asyncio.create_task(self._in_turn(model))
-            task.add_done_callback(lambda _: self._under_way.pop(key))
-            task.add_done_callback(log_failure)
-        return task
+        if known.load is None or known.load.done():
+            known.load = asyncio.create_task(self._in_turn(known.row))
+            known.load.add_done_callback(log_failure)
+        return known.load
+
+    async def bring(self, known: KnownVersion, deadline: float | None) -> None:
+        """Load a version for a request; the load goes on though nobody waits for it any more.
+
+        Raises ModelLoading (longer than requests may wait), DeadlineExceeded or BraidError.
+        """
+        model = known.row
+        label = f"model {model.name!r} version {model.version}"
+        task = self.again(known)
+        if self._models.config(model.name).residency.refuses:
+            raise ModelLoading(f"{label} is being loaded, as it was not in memory; try again")
+        if known.waiting >= self._most_waiting:
+            raise ModelLoading(f"{label} is being loaded, and many requests wait; try again")
+        left_s = inf if deadline is None else max(0.0, deadline - monotonic())
+        known.waiting += 1
+        try:
+            await asyncio.wait({task}, timeout=min(left_s, self._wait_s))
+        finally:
+            known.waiting -= 1
+        if task.done():
+            if (problem := task.result()) is not None:
+                raise problem
+        elif left_s < self._wait_s:
+            raise DeadlineExceeded(f"{label} was not loaded before the deadline")
+        else:
+            raise ModelLoading(f"{label} is still being loaded after {self._wait_s:g} s; try again")
 
     async def _in_turn(self, model: ModelVersion) -> BraidError | None:
-        async with self._turns.of(model.name):
+        async with self._models.turns.of(model.name):
             return await self.now(model)
 
     async def now(self, model: ModelVersion) -> BraidError | None:

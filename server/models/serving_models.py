@@ -8,7 +8,7 @@ the newest one that answers is the default.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 
@@ -23,12 +23,17 @@ from braid.core.errors import (
 )
 from braid.core.schedule import Schedule
 from braid.server.devices.pool import Devices
-from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica, ScheduleMark
 from braid.server.inference.routing import QueuedReplica, Replicas
-from braid.server.models.versions import DEFAULT_CONFIG, NONE, KnownModels, ModelVersions, OnServing
+from braid.server.models.versions import (
+    DEFAULT_CONFIG,
+    Coming,
+    KnownModels,
+    KnownVersion,
+    OnChange,
+)
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
 from braid.server.store.records import ModelStatus, ModelVersion
@@ -41,7 +46,7 @@ QUIET_LOOKS = 5
 OnVersion = Callable[[str, int], None]
 """Told a model's name and a version of it that answers from now on."""
 
-Bring = Callable[[ModelVersion, float | None], Awaitable[None]]
+Bring = Callable[[KnownVersion, float | None], Awaitable[None]]
 """Loads a version that is not in memory; returns when it is, or raises why it is not in time.
 
 Waits until a deadline on the monotonic clock; None: as long as the server lets requests wait.
@@ -55,7 +60,7 @@ class ResolvedModel:
     metrics: ModelMetrics
     served: Replicas | None
     refusal: BraidError | None = None
-    coming: ModelVersion | None = None  # that a request may wait for, in place of the refusal
+    coming: KnownVersion | None = None  # that a request may wait for, in place of the refusal
 
     def require(self) -> Replicas:
         if self.served is None:
@@ -72,25 +77,20 @@ class ServingModels(KnownModels):
         devices: Devices,
         metrics: Metrics,
         policy: BatchPolicy,
-        on_serving: OnServing = lambda name, serving: None,
+        on_change: OnChange = lambda name: None,
         on_version: OnVersion = lambda name, version: None,
-        bring: Bring | None = None,
     ) -> None:
-        """``policy``: of models without one of their own. ``bring`` None: none is ever put away."""
-        super().__init__(metrics, on_serving)
+        """``policy``: of models without one of their own."""
+        super().__init__(metrics, on_change)
         self._devices = devices
         self._policy = policy
-        quarantine = Quarantine()
-        self._batchers = {
-            device.name: Batcher(DeviceExecution(device), quarantine=quarantine)
-            for device in devices.all
-        }
+        self._batchers = {d.name: Batcher(DeviceExecution(d)) for d in devices.all}
         self._is_refusing = False
         self._background = BackgroundTasks("plans of models")
         self.on_decided: Callable[[ModelReplica, Schedule], object] = lambda replica, schedule: None
         """Receives a schedule whose order requests have decided."""
         self._on_version = on_version
-        self._bring = bring
+        self.bring: Bring | None = None  # none is ever put away
 
     def refuse_requests(self) -> None:
         self._is_refusing = True
@@ -122,24 +122,23 @@ class ServingModels(KnownModels):
             number = self.number(name, version)
         except NotFound as missing:
             return ResolvedModel(self._metrics.unknown, None, missing)
-        entry = self._names[name]
+        known = self._names[name][number]
         metrics = self._metrics.find_model(name, number)
         if self._is_refusing:
             return ResolvedModel(metrics, None, Draining("the server is shutting down; try again"))
-        served = entry.served.get(number)
-        if served is not None:
-            return ResolvedModel(metrics, served)
-        coming = entry.versions[number] if self.is_coming(name, number) else None
-        return ResolvedModel(metrics, None, entry.refusal(number), coming)
+        if known.served is not None:
+            return ResolvedModel(metrics, known.served)
+        coming = known if isinstance(known.now, Coming) else None
+        return ResolvedModel(metrics, None, known.refusal(), coming)
 
     async def present(self, resolved: ResolvedModel, deadline: float | None) -> Replicas:
         """Replicas of what a request named, loaded first if they are not in memory.
 
         Raises BraidError: it does not answer, or not before ``deadline`` on the monotonic clock.
         """
-        while (model := resolved.coming) is not None and self._bring is not None:
-            await self._bring(model, deadline)
-            resolved = self.for_request(model.name, str(model.version))
+        while (known := resolved.coming) is not None and self.bring is not None:
+            await self.bring(known, deadline)
+            resolved = self.for_request(known.row.name, str(known.row.version))
         replicas = resolved.require()
         replicas.used_at = monotonic()
         return replicas
@@ -150,23 +149,21 @@ class ServingModels(KnownModels):
         So a request can be refused before it is read, while every model has all that may wait.
         """
         refusal: ResolvedModel | None = None
-        for entry in self._names.values():
-            for replicas in entry.served.values():
-                for queued in replicas.all:
-                    served = queued.replica
-                    if (full := queued.batcher.refusal(served)) is None:
-                        return None
-                    metrics = self._metrics.find_model(served.name, served.version)
-                    if refusal is not None and refusal.metrics is not metrics:
-                        metrics = self._metrics.unknown  # it may be meant for any of them
-                    refusal = ResolvedModel(metrics, None, full)
-        if any(entry.away or entry.restoring for entry in self._names.values()):
-            return None  # it may be meant for one that is not in memory
+        for known in self._all():
+            if isinstance(known.now, Coming):
+                return None  # it may be meant for one that is not in memory
+            for queued in () if known.served is None else known.served.all:
+                served = queued.replica
+                if (full := queued.batcher.refusal(served)) is None:
+                    return None
+                metrics = self._metrics.find_model(served.name, served.version)
+                if refusal is not None and refusal.metrics is not metrics:
+                    metrics = self._metrics.unknown  # it may be meant for any of them
+                refusal = ResolvedModel(metrics, None, full)
         return refusal
 
     def present_versions(self) -> Iterator[Replicas]:
-        for entry in self._names.values():
-            yield from entry.served.values()
+        return (known.served for known in self._all() if known.served is not None)
 
     def all_queued(self) -> Iterator[QueuedReplica]:
         for replicas in self.present_versions():
@@ -181,16 +178,17 @@ class ServingModels(KnownModels):
             self._configs.pop(name, None)
         else:
             self._configs[name] = config
-        for replicas in self._entry(name).served.values():
-            for queued in replicas.all:
-                self._apply(config, queued.replica)
-                self._background.start(queued.replica.follow_policy())
+        for replica in self._replicas_of(name):
+            self._apply(config, replica)
+            self._background.start(replica.follow_policy())
 
     async def follow_plans(self, name: str) -> None:
         """Wait until what the configuration of a model pins, or pins no more, serves so."""
-        for replica in self.all_replicas():
-            if replica.name == name:
-                await replica.follow_policy()
+        for replica in self._replicas_of(name):
+            await replica.follow_policy()
+
+    def _replicas_of(self, name: str) -> list[ModelReplica]:
+        return [replica for replica in self.all_replicas() if replica.name == name]
 
     def _apply(self, config: ServingConfig, replica: ModelReplica) -> None:
         policy = config.batching.over(self._policy)
@@ -199,7 +197,8 @@ class ServingModels(KnownModels):
 
     def served_version(self, name: str, version: int) -> Replicas | None:
         """Replicas of one version, or None if it does not answer."""
-        return self._entry(name).served.get(version)
+        known = self.find(name, version)
+        return None if known is None else known.served
 
     def scheduled_shapes(self, model: ModelVersion) -> Sequence[str]:
         """Shapes that a version is scheduled for, the main one first; none: it does not answer."""
@@ -213,15 +212,14 @@ class ServingModels(KnownModels):
 
     def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
         """True if requests still go to these replicas of a version; ``served`` is one of them."""
-        entry = self._names.get(served.name, NONE)
-        return not self._is_refusing and entry.served.get(served.version) is replicas
+        answering = self.served_version(served.name, served.version)
+        return not self._is_refusing and answering is replicas
 
     async def put_away(self, model: ModelVersion) -> None:
         """Unload a version; accepted requests end first, and the next one loads it again."""
-        entry = self._names[model.name]
-        replicas = entry.served.pop(model.version)
-        entry.away.add(model.version)
-        await to_the_end(_end_all(replicas.all))
+        known = self._names[model.name][model.version]
+        replicas, known.now = known.served, Coming.AWAY
+        await to_the_end(_end(replicas))
 
     def missing_on(self, device: str) -> list[ModelVersion]:
         """Versions that answer on other devices only, or could not be restored on any.
@@ -229,20 +227,16 @@ class ServingModels(KnownModels):
         Leaves out those whose retries are exhausted: they may end each worker that loads them.
         """
         return [
-            model
-            for entry in self._names.values()
-            for version, model in entry.versions.items()
-            if (version in entry.served or version in entry.problems)
-            and not isinstance(entry.problems.get(version), RetriesExhausted)
-            and self._on(model.name, version, device) is None
+            known.row
+            for known in self._all()
+            if isinstance(known.now, Replicas | BraidError)
+            and not isinstance(known.now, RetriesExhausted)
+            and self._on(known.row.name, known.row.version, device) is None
         ]
 
     def all_served(self) -> list[ModelReplica]:
-        return [
-            entry.served[version].any
-            for _, entry in sorted(self._names.items())
-            for version in sorted(entry.served)
-        ]
+        replicas = [each.any for each in self.present_versions()]
+        return sorted(replicas, key=lambda replica: (replica.name, replica.version))
 
     def all_replicas(self) -> list[ModelReplica]:
         return [queued.replica for queued in self.all_queued()]
@@ -261,30 +255,27 @@ class ServingModels(KnownModels):
         if not self._lacks(model, device):  # another job was faster
             await served.close()
             return
-        entry = self._names[model.name]
-        before = entry.served.get(model.version)
-        if before is None or not before.any.model.is_same(model):
-            entry.served[model.version] = Replicas()
-        replicas = entry.served[model.version]
-        if entry.replacements.pop(model.version, None) is not None:
-            entry.versions[model.version] = replace(model, state=ModelStatus.SERVING)
-        entry.problems.pop(model.version, None)
-        entry.away.discard(model.version)
-        is_first = not replicas.all
+        known = self._names[model.name][model.version]
+        before = known.served
+        is_first = before is None or not before.any.model.is_same(model)
+        replicas = Replicas() if before is None or is_first else before
+        if known.replacement is not None:
+            known.row, known.replacement = replace(model, state=ModelStatus.SERVING), None
         self._apply(self.config(model.name), served)
         replicas.add(QueuedReplica(served, self._batchers[device]))
+        known.now = replicas
         self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero
         if is_first:
-            self._on_serving(model.name, True)
+            self._on_change(model.name)
             self._on_version(model.name, model.version)
-        if before is not None and before is not replicas:
-            await to_the_end(_end_all(before.all))
+        if before is not replicas:
+            await to_the_end(_end(before))
 
     def _lacks(self, model: ModelVersion, device: str) -> bool:
         """True if a version does not answer on a device. PreconditionFailed: it was replaced."""
-        entry = self._entry(model.name)
-        if not entry.expects(model):
-            what = "replaced" if model.version in entry.versions else "deleted"
+        known = self.find(model.name, model.version)
+        if known is None or not known.expects(model):
+            what = "deleted" if known is None else "replaced"
             raise PreconditionFailed(f"{model.name} version {model.version} was {what}")
         replica = self._on(model.name, model.version, device)
         return replica is None or not replica.model.is_same(model)
@@ -347,67 +338,54 @@ class ServingModels(KnownModels):
 
     async def remove(self, name: str, version: int) -> None:
         """Stop taking requests, finish the accepted ones, then forget the version."""
-        entry = self._names.get(name)
-        if entry is None:
+        known = self.find(name, version)
+        if known is None:
             return
-        entry.versions.pop(version, None)
-        entry.restoring.discard(version)
-        entry.away.discard(version)
-        entry.problems.pop(version, None)
-        entry.replacements.pop(version, None)
-        if not entry.versions:
+        del self._names[name][version]
+        if not self._names[name]:
             del self._names[name]
-        await self._stop_serving(entry, name, version)
+        await self._stop_serving(known)
         self._metrics.remove_model(name, version)
 
     async def unload(self, model: ModelVersion) -> None:
-        self.register(model)
-        entry = self._names[model.name]
-        entry.problems.pop(model.version, None)
-        await self._stop_serving(entry, model.name, model.version)
+        await self._stop_serving(self._registered(model))
 
-    async def _stop_serving(self, entry: ModelVersions, name: str, version: int) -> None:
-        replicas = entry.served.pop(version, None)
-        if not (entry.served or entry.away):
-            self._on_serving(name, False)
-        await _end_all(replicas.all if replicas is not None else ())
+    async def _stop_serving(self, known: KnownVersion) -> None:
+        replicas, known.now = known.served, None
+        self._on_change(known.row.name)
+        await _end(replicas)
 
     def using(self, digest: str, device: str) -> list[ModelVersion]:
         """Versions with this digest that answer on a device."""
         return [
-            entry.versions[version]
-            for entry in self._names.values()
-            for version, replicas in entry.served.items()
-            if (served := replicas.on(device)) is not None and served.digest == digest
+            known.row
+            for known in self._all()
+            if known.served is not None
+            and (replica := known.served.on(device)) is not None
+            and replica.digest == digest
         ]
 
     def digests(self) -> set[str]:
-        return {
-            replicas.any.digest
-            for entry in self._names.values()
-            for replicas in entry.served.values()
-        }
+        return {replicas.any.digest for replicas in self.present_versions()}
 
     async def leave(self, model: ModelVersion, device: str) -> bool:
         """End the replica of a version on one device; the version keeps its state.
 
         Returns whether it answers nowhere any more although it is to.
         """
-        replicas = self.served_version(model.name, model.version)
-        if replicas is None or replicas.on(device) is None:  # deleted or unloaded meanwhile
+        known = self.find(model.name, model.version)
+        replicas = None if known is None else known.served
+        if known is None or replicas is None or replicas.on(device) is None:  # gone meanwhile
             return False
-        entry = self._names[model.name]
         queued = replicas.remove(device)
         if not replicas.all:
-            del entry.served[model.version]
-        if not entry.served:
-            self._on_serving(model.name, False)
+            known.now = None
+        self._on_change(model.name)
         await queued.end()
-        now = entry.versions.get(model.version)
-        is_wanted = now is not None and now.state is not ModelStatus.UNLOADED
-        return is_wanted and model.version not in entry.served
+        is_known = self.find(model.name, model.version) is known
+        return is_known and known.row.state is not ModelStatus.UNLOADED and known.served is None
 
 
-async def _end_all(replicas: Iterable[QueuedReplica]) -> None:
-    for queued in replicas:
+async def _end(replicas: Replicas | None) -> None:
+    for queued in () if replicas is None else replicas.all:
         await queued.end()

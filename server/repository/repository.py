@@ -52,6 +52,9 @@ class _FolderState:
     done: tuple[Stamp, ...] | None = None  # as it was when there was nothing left to do
     retry_at: float = 0.0  # not before, if it looks as it did
     is_busy: bool = False
+    is_awaited: bool = False  # it was there at the start, or has answered since
+    has_answered: bool = False
+    is_broken: bool = False  # does not answer, and will not before its files change
 
 
 class ModelRepository:
@@ -66,9 +69,6 @@ class ModelRepository:
         self._models = models
         self._on_change = on_change
         self._states: dict[str, _FolderState] = {}
-        self._awaited: set[str] = set()
-        self._answered: set[str] = set()
-        self._broken: set[str] = set()  # do not answer, and will not before their files change
         self._lines: Mapping[Path, str] = {}
         self._trouble = ""  # logged
         self._tasks = BackgroundTasks("model repository")
@@ -79,18 +79,18 @@ class ModelRepository:
     def missing(self, *, with_broken: bool) -> list[str]:
         """Names of the repository's models that do not answer; not of those unloaded by request.
 
-        A model counts if it was there at the start, or has answered since; ``with_broken``: also if
-        its files cannot serve.
+        Of those that are awaited; ``with_broken``: also those whose files cannot serve.
         """
-        awaited = self._awaited if with_broken else self._awaited - self._broken
-        return [name for name in sorted(awaited) if not self._is_settled(name)]
+        awaited = [(name, state) for name, state in self._states.items() if state.is_awaited]
+        awaited = [each for each in awaited if with_broken or not each[1].is_broken]
+        return sorted(name for name, state in awaited if not self._is_settled(name, state))
 
-    def _is_settled(self, name: str) -> bool:
+    def _is_settled(self, name: str, state: _FolderState) -> bool:
         if self._models.answers(name):
             return True
         states = self._models.states(name)
         if not states:
-            return name in self._answered  # deleted by request
+            return state.has_answered  # deleted by request
         return ModelStatus.UNLOADED in states <= {ModelStatus.UNLOADED, ModelStatus.FAILED}
 
     async def start(self, placed: set[tuple[str, int]]) -> None:
@@ -100,7 +100,8 @@ class ModelRepository:
         """
         self._states = {name: _FolderState() for name, _ in placed}
         look = await self._look(is_first=True)
-        self._awaited = set(look.models) if look is not None else set(self._states)
+        for name, state in self._states.items():
+            state.is_awaited = look is None or name in look.models
         await self._tasks.ended()
         self._on_change()
 
@@ -149,8 +150,7 @@ class ModelRepository:
         state, now = self._states.setdefault(folder.name, _FolderState()), monotonic()
         if folder.unreadable:
             self._sync.note(folder.name, WHOLE_MODEL, f"cannot be read: {folder.unreadable}")
-            state.done = None
-            self._broken.add(folder.name)
+            state.done, state.is_broken = None, True
             return
         if state.is_busy or folder.stamp == state.done:
             self._is_settling |= state.is_busy
@@ -172,16 +172,11 @@ class ModelRepository:
             state.is_busy = False
             state.done = folder.stamp if is_done else None
             state.retry_at = monotonic() + LOOK_S
-            self._broken.discard(name)
-            if self._models.answers(name):
-                self._awaited.add(name)
-                self._answered.add(name)
-            elif is_done:
-                self._broken.add(name)
+            answers = self._models.answers(name)
+            state.is_broken = is_done and not answers
+            if answers:
+                state.is_awaited = state.has_answered = True
             if folder.is_gone and is_done:
-                self._awaited.discard(name)
-                self._answered.discard(name)
-                self._broken.discard(name)
                 self._states.pop(name, None)
             self._on_change()
 

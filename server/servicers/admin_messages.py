@@ -124,7 +124,7 @@ def model_to_wire(
             message.lengths.CopyFrom(
                 wire.Lengths(
                     axis=served.lengths.axis.axis,
-                    rows=served.buckets.rows,
+                    rows=served.lengths.rows,
                     scheduled=served.scheduled_lengths,
                 )
             )

@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -35,38 +36,41 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         devices: Callable[[], Sequence[Mapping[str, object]]] = lambda: (),
     ) -> None:
         """Say "not ready", of ``services`` as well; ``devices`` returns facts about each device."""
+        self.answers: Callable[[str], bool | None] = lambda name: None
+        """Whether a model answers; None: there is none of that name."""
         self.may_see: Callable[[Context], bool] = lambda _: True
         """Whether a caller is told of devices, and of models, whose names are nobody else's."""
         self._services = services
         self._devices = devices
-        self._statuses: dict[str, int] = {}
+        self.is_ready = False
         self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
-        self._set(LIVENESS, True)
-        self.ready(False)
 
     def ready(self, is_ready: bool) -> None:
         self.is_ready = is_ready
         for name in (READY, *self._services):
-            self._set(name, is_ready)
+            self.changed(name)
 
-    def model(self, name: str, serving: bool) -> None:
-        self._set(name, serving)
+    def changed(self, name: str) -> None:
+        """Tell those who watch a name of its status."""
+        for changed in self._watchers.get(name, ()):
+            changed.set()
 
-    def forget_model(self, name: str) -> None:
-        """Know nothing of a model that is gone: names of deleted models would add up."""
-        self._statuses.pop(name, None)
-        self._wake(name)
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset((*self._statuses, *self._watchers))
+    def _status(self, name: str) -> Any:
+        """Status of a name; None: it is nobody's."""
+        if name in (READY, *self._services):
+            is_serving: bool | None = self.is_ready
+        else:
+            is_serving = name == LIVENESS or self.answers(name)
+        if is_serving is None:
+            return None
+        return _Response.SERVING if is_serving else _Response.NOT_SERVING
 
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> health_pb2.HealthCheckResponse:
         """Answer with the status of a name, or NOT_FOUND; trailing JSON tells of the devices."""
         await self._check(request.service, context)
-        status = self._statuses.get(request.service)
+        status = self._status(request.service)
         if status is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
         if request.service == READY and self.may_see(context) and (devices := self._devices()):
@@ -84,7 +88,8 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         try:
             while True:
                 changed.clear()
-                status = self._statuses.get(name, _Response.SERVICE_UNKNOWN)
+                status = self._status(name)
+                status = _Response.SERVICE_UNKNOWN if status is None else status
                 if status != last:
                     last = status
                     yield _Response(status=status)
@@ -99,11 +104,3 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         if name not in (READY, LIVENESS, *self._services) and not self.may_see(context):
             async with answering(context):
                 raise Unauthenticated("health of a model is told to callers with a token")
-
-    def _set(self, name: str, serving: bool) -> None:
-        self._statuses[name] = _Response.SERVING if serving else _Response.NOT_SERVING
-        self._wake(name)
-
-    def _wake(self, name: str) -> None:
-        for changed in self._watchers.get(name, ()):
-            changed.set()

@@ -36,7 +36,7 @@ from braid.engine.importer.host.samples import read_samples
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.server.fleet.files.credentials import read_credentials
 from braid.server.models.preload import check_models
-from braid.server.models.residency import ORDER_FILE, Residency, ResidencyLimits
+from braid.server.models.residency import ORDER_FILE, Residency
 from braid.server.repository.folders import look_at
 from braid.server.repository.model_sync import read_configuration
 from braid.server.repository.placing import AT_ONCE, model_file
@@ -311,9 +311,8 @@ def test_a_strange_order_of_use_is_none_and_is_written_anew(kind: str, tmp_path:
     models: Any = SimpleNamespace(versions=lambda: rows, present_versions=list)
     devices: Any = SimpleNamespace(all=())
     made: list[Residency] = []
-    limits = ResidencyLimits(1.0, 1.0, 1)
 
-    assert ended(lambda: made.append(Residency(limits, models, devices, tmp_path))) is None
+    assert ended(lambda: made.append(Residency(1.0, models, devices, tmp_path))) is None
 
     (residency,) = made
     assert residency.place_in_order(rows[0][0]) == 0

@@ -70,7 +70,7 @@ class Node(Server):
 
     def is_suspended(self) -> bool:
         """Whether no job is worked on here."""
-        return all(live.task is None or live.task.done() for live in self.runner.live)
+        return all(live.task is None or live.task.done() for live in self.runner.running)
 
     def make_due(self) -> None:
         """Let a day go by since the last jobs ended."""

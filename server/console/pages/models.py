@@ -194,7 +194,7 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
 
 def _lengths(served: ModelReplica) -> Markup:
     """Return the histogram of a model whose requests are padded, with its scheduled lengths."""
-    axis, rows, scheduled = served.lengths.axis, served.buckets.rows, served.scheduled_lengths
+    axis, rows, scheduled = served.lengths.axis, served.lengths.rows, served.scheduled_lengths
     if axis is None or not (rows or scheduled):
         return Markup()
     return lengths_svg(axis.axis, rows, scheduled)

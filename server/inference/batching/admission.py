@@ -1,24 +1,12 @@
-"""Admission of requests to a device's queues: queue limits, expected waits, and refused versions.
-
-Model versions whose runs held a device up, or ended its worker, again and again are refused for a
-while, by name:
-
-    strikes: 1 ── 2 ── 3 within ten minutes ──> refused for five ──> counted anew
-
-A strike is a run that was ended since it took too long, with its worker or without, or in which the
-worker crashed (not one that was killed). What ends at its caller's deadline, when it is told to, is
-none. Requests that wait already are refused, too.
-"""
+"""Admission of requests to a device's queues: queue limits and expected waits."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from math import inf
-from time import monotonic
 
-from braid.core.errors import DeadlineExceeded, ModelQuarantined, QueueFull
+from braid.core.errors import DeadlineExceeded, QueueFull
 from braid.server.inference.batching.queues import Lane, ModelQueue
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.replica import ModelReplica
@@ -28,53 +16,6 @@ CROWD = 8
 """Waiting requests from which on the latency table is trusted to say who will be late."""
 
 SHORTEST_RETRY_S, LONGEST_RETRY_S = 0.001, 30.0
-
-STRIKES = 3
-WITHIN_S = 600.0
-REFUSED_S = 300.0
-
-Version = tuple[str, int]
-"""A model's name and the number of a version."""
-
-
-class Quarantine:
-    """Strikes of model versions on all devices of a server, by the monotonic clock."""
-
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
-        self._strikes: dict[Version, deque[float]] = {}
-        self._refused_until: dict[Version, float] = {}
-
-    def strike(self, name: str, version: int) -> bool:
-        """Count a run that took too long or crashed; True: the version is refused from now on."""
-        now = self._clock()
-        strikes = self._strikes.setdefault((name, version), deque(maxlen=STRIKES))
-        strikes.append(now)
-        if len(strikes) < STRIKES or now - strikes[0] > WITHIN_S:
-            return False
-        del self._strikes[name, version]
-        self._refused_until[name, version] = now + REFUSED_S
-        return True
-
-    def check(self, name: str, version: int) -> None:
-        if not self._refused_until:
-            return
-        until = self._refused_until.get((name, version))
-        if until is None:
-            return
-        left_s = until - self._clock()
-        if left_s <= 0:
-            del self._refused_until[name, version]
-            return
-        raise ModelQuarantined(
-            f"version {version} of {name!r} held its device up {STRIKES} times, or ended its "
-            f"worker, and is refused for {left_s:.0f} s more; send it inputs that it ends on, or "
-            "register a version that always ends"
-        )
-
-    def forget(self, name: str, version: int) -> None:
-        self._strikes.pop((name, version), None)
-        self._refused_until.pop((name, version), None)
 
 
 @dataclass(frozen=True, slots=True)

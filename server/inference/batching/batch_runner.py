@@ -11,7 +11,6 @@ from typing import Any
 
 from braid.core.errors import ModelQuarantined, RunTooLong, Unavailable, WorkerDied
 from braid.core.pieces import in_steps
-from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.execution import BatchResult, Execution, Running
 from braid.server.inference.batching.queues import Lane, ModelQueue, Piece
 from braid.server.inference.replica import ModelReplica
@@ -49,7 +48,6 @@ class BatchRunner:
         self,
         execution: Execution,
         now: Callable[[], float],
-        quarantine: Quarantine,
         on_wait: Callable[[Batch, bool], object],
     ) -> None:
         """``on_wait`` receives whether a batch waits for its executable."""
@@ -57,7 +55,6 @@ class BatchRunner:
         self._early_s = 0.0  # that batches end before they are expected to, on average
         self._execution = execution
         self._now = now
-        self._quarantine = quarantine
         self._on_wait = on_wait
 
     @property
@@ -72,7 +69,7 @@ class BatchRunner:
         """
         model = batch.queue.model
         try:
-            self._quarantine.check(model.name, model.version)  # it may have waited for long
+            model.strikes.check(model.name, model.version)  # it may have waited for long
             running = self._execution.run(
                 *(model, batch.pieces, batch.size, batch.beside, partial(self._waits, batch)),
                 may_explore=2 * batch.queue.requests < model.policy.max_requests,
@@ -132,7 +129,7 @@ class BatchRunner:
         batch.queue.used_s += batch.share_of(more_s)
 
     def _strike(self, model: ModelReplica) -> None:
-        if self._quarantine.strike(model.name, model.version):
+        if model.strikes.add():
             facts = {"model": model.name, "version": model.version}
             log.error("a model is refused for a while: its runs hold the device up", extra=facts)
 

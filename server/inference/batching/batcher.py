@@ -27,7 +27,7 @@ from typing import Protocol
 
 from braid.core.errors import QueueFull
 from braid.core.inputs import ShapeClass
-from braid.server.inference.batching.admission import DeviceLoad, Quarantine
+from braid.server.inference.batching.admission import DeviceLoad
 from braid.server.inference.batching.batch_runner import Batch, BatchRunner
 from braid.server.inference.batching.device_time import DeviceTime
 from braid.server.inference.batching.execution import Execution
@@ -65,15 +65,9 @@ class MonotonicClock:
 class Batcher:
     """Queues of one device. Belongs to the event loop."""
 
-    def __init__(
-        self,
-        execution: Execution,
-        clock: Clock | None = None,
-        quarantine: Quarantine | None = None,
-    ) -> None:
-        self._quarantine = quarantine or Quarantine()
+    def __init__(self, execution: Execution, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or MonotonicClock()
-        self._runner = BatchRunner(execution, self._clock.now, self._quarantine, self._waits)
+        self._runner = BatchRunner(execution, self._clock.now, self._waits)
         self._queues: dict[ModelReplica, ModelQueue] = {}
         self._waiting: dict[ModelQueue, None] = {}  # those in which something waits, in order
         self._in_flight: dict[asyncio.Task[bool], Batch] = {}
@@ -129,7 +123,7 @@ class Batcher:
         wanted: ShapeClass | None,
     ) -> tuple[ModelQueue, Ticket]:
         """Return a request's queue and its ticket, or raise why it is refused."""
-        self._quarantine.check(model.name, model.version)
+        model.strikes.check(model.name, model.version)
         queue = self._queues.get(model)
         if queue is None:
             queue = self._queues[model] = ModelQueue(model, observer)
@@ -180,7 +174,6 @@ class Batcher:
     def forget(self, model: ModelReplica) -> None:
         """Drop the (empty) queue of a model that is gone."""
         self._queues.pop(model, None)
-        self._quarantine.forget(model.name, model.version)
 
     # -- forming batches ----------------------------------------------------------------------
 

@@ -132,8 +132,9 @@ class DeviceExecution:
         offset = self._device.arena.allocate(slot_bytes(ready, pieces))
         if offset is None:
             return self._wait_and_run(model, pieces, size, beside, on_wait)
-        slack_us = _slack_us(pieces)
-        ready = model.turn_of(ready, shape_class, size, may_explore=may_explore, slack_us=slack_us)
+        contest = model.contest_of(shape_class, size)
+        if contest is not None and ready.to_run.side_by_side == 1:
+            ready = contest.next(may_explore=may_explore, slack_us=_slack_us(pieces))
         model.begin_use(ready)
         if not self._duty_cycle.begin_now():
             self._free(model, ready, offset)
@@ -188,16 +189,16 @@ class DeviceExecution:
         try:
             result = await self._ended(sent)
         except BraidError as error:
+            is_death = isinstance(error, WorkerDied)
+            contest = model.contest_of(sent.shape_class, sent.size)
             if sent.ready.to_run.any_shape and isinstance(error, PreconditionFailed):
                 result = await self._wait_and_run(*again, of_class=True)
                 model.other_shapes.refuse((sent.shape_class, sent.size), error)
             elif (
                 not _is_by_plan(error)
-                or not model.plan_failed(
-                    *(sent.shape_class, sent.size, sent.ready),
-                    is_death=isinstance(error, WorkerDied),
-                )
-                or isinstance(error, WorkerDied)
+                or contest is None
+                or not contest.failed(sent.ready, is_death=is_death)
+                or is_death
             ):
                 raise
             else:
@@ -222,8 +223,9 @@ class DeviceExecution:
             if pieces:
                 memory, padded = self._device.arena.view, model.lengths.axis
                 is_finite = write_rows(memory, offset, ready, pieces, padded)
-                slot = memory[offset : offset + ready.layout.size_bytes]
-                model.record(shape_class, size, slot)
+                contest = model.contest_of(shape_class, size)
+                if contest is not None and contest.wants_inputs:
+                    contest.inputs = bytes(memory[offset : offset + ready.layout.size_bytes])
                 unwanted = partial(when_all_ended, pieces)
                 sent.answer = self._device.run(ready, offset, unwanted, is_finite=is_finite)
         except BaseException:
@@ -258,8 +260,7 @@ class DeviceExecution:
             model.ran(run.shape_class, run.size, ready, compute_us / 1e6)
             if model.lengths.axis and not run.shape_class.is_alone:
                 for piece in run.pieces:
-                    model.buckets.count(piece.request.shape_class, piece.rows, run.shape_class)
-                    model.padding_check.ran(piece.request, run.shape_class)
+                    model.lengths.ran(piece.request, piece.rows, run.shape_class)
             outcomes = []
             for draft in drafts:
                 if not draft.piece.ticket.result.done():

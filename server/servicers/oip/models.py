@@ -62,8 +62,7 @@ class ModelMethods:
     async def ModelReady(self, request: Any, context: Context) -> Any:
         """Return whether a model answers; false for one that is unloaded or unknown."""
         target = self._models.for_request(request.name, request.version)
-        model = target.coming
-        is_away = model is not None and self._models.is_away(model.name, model.version)
+        is_away = target.coming is not None and target.coming.answers
         return messages.ModelReadyResponse(ready=is_away or target.served is not None)
 
     async def ModelMetadata(self, request: Any, context: Context) -> Any:

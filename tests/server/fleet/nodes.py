@@ -105,9 +105,7 @@ class Node:
         self.clock_s = 0.0
         self.followed = Counted()
         self.loads = Loads(services, self.models, lambda: self.clock_s)
-        self.following = Following(
-            self.store, self.models, runner, self.loader.turns, self.loads, self.followed
-        )
+        self.following = Following(self.store, self.models, runner, self.loads, self.followed)
 
     def _version_serves(self, name: str, version: int) -> None:
         if self.runner.is_working_on(name, version):

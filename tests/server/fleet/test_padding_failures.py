@@ -69,7 +69,7 @@ async def test_padding_that_was_wrong_is_forbidden_on_all_servers_and_after_a_re
     for server in (a, b, again):
         (axis,) = server.replica.padding
         assert (axis.exact, axis.reason) == (False, "an error of 0.5")
-        assert server.replica.padding_check.failure == "an error of 0.5"
+        assert server.replica.lengths.failure == "an error of 0.5"
         assert server.replica.scheduled_lengths == (150,)
     again.node.store.close()
 

@@ -23,6 +23,7 @@ from braid.server.inference.requests import (
     InferenceResult,
     OutputTensor,
 )
+from braid.server.inference.strikes import Strikes
 from braid.server.store.serving_config import BatchPolicy
 
 ROW = ShapeClass((("x", TensorType("INT32", (1, 1))),))
@@ -93,6 +94,7 @@ class FakeModel:
         self.batched = True
         self.batch_sizes = tuple(sorted(latencies_s))
         self.policy = policy or BatchPolicy()
+        self.strikes = Strikes()
         self.output_axes = {"y": 0}
         self.latencies_s = latencies_s
         self._table = LatencyTable(self.batch_sizes)

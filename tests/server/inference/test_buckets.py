@@ -14,8 +14,7 @@ from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule, ScheduleKey
 from braid.core.scheduled_lengths import LengthCosts
 from braid.core.tensor import TensorType
-from braid.server.inference.buckets import PROBE, Buckets
-from braid.server.inference.lengths import elements_of
+from braid.server.inference.lengths import PROBE, Lengths, elements_of
 from braid.server.inference.shape_latencies import ShapeTimes, bin_of
 
 AXIS = PaddedAxis("length", True, {"mask": PaddedInput(1, MASK)}, {}, 256, 0.0, BY_REQUEST, "")
@@ -52,19 +51,19 @@ def schedule(plan_us: float, session_us: float | None) -> Schedule:
     )
 
 
-def buckets(*plans: tuple[int, float, float | None], times: ShapeTimes | None = None) -> Buckets:
+def buckets(*plans: tuple[int, float, float | None], times: ShapeTimes | None = None) -> Lengths:
     """Scheduled lengths, with what plan and session take there.
 
     ``times``: of what ran unpadded.
     """
-    made = Buckets(AXIS, Asked(256).shape_class, times or ShapeTimes())
+    made = Lengths([AXIS], Asked(256).shape_class, times or ShapeTimes())
     for length, plan_us, session_us in plans:
         made.schedule_serves(Asked(length).shape_class, schedule(plan_us, session_us))
     return made
 
 
-def bucket_of(among: Buckets, asked: Asked, *, has_session: bool = True) -> int | None:
-    bucket = among.of(asked, has_session=has_session)
+def bucket_of(among: Lengths, asked: Asked, *, has_session: bool = True) -> int | None:
+    bucket = among.scheduled_for(asked, has_session=has_session)
     return None if bucket is None else int(dict(bucket.inputs)["mask"].shape[1])
 
 

@@ -58,13 +58,13 @@ async def test_padding_that_is_exact_stays(device: Device, store: Store, tmp_pat
         looks, verdicts = checks(under, store), under.replica.padding
         await under.check(model.inputs(random, 1, 24))
         await looks.look()
-        assert under.replica.padding_check.checked == 0, "none ran padded"
+        assert under.replica.lengths.checked == 0, "none ran padded"
 
         for _ in range(3):
             await under.check(model.inputs(random, 3, 17))
             await looks.look()
 
-        assert under.replica.padding_check.checked == 1, "one of a thousand"
+        assert under.replica.lengths.checked == 1, "one of a thousand"
         assert under.replica.padding == verdicts
         assert (await under.check(model.inputs(random, 1, 17))).startswith(SEQUENTIAL)
 
@@ -106,14 +106,14 @@ async def test_requests_that_shared_a_batch_are_checked_too(
     random, model = np.random.default_rng(3), pooling()
     async with served(device, model, tmp_path, RAN, padding=(WRONG,)) as under:
         async with asyncio.timeout(120):
-            while under.replica.padding_check.sample is None:  # each may have run alone
+            while under.replica.lengths.sample is None:  # each may have run alone
                 async with asyncio.TaskGroup() as requests:
                     for length in range(41, 49):
                         requests.create_task(under.infer(model.inputs(random, 1, length)))
 
         await checks(under, store).look()
 
-        assert under.replica.padding_check.failure
+        assert under.replica.lengths.failure
         async with asyncio.TaskGroup() as requests:
             for length in range(41, 49):
                 requests.create_task(under.check(model.inputs(random, 1, length)))

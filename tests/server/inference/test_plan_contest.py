@@ -56,12 +56,11 @@ class Service:
         self.now = 0.0
         self.made: dict[int, str] = {}
         self.alive: set[str] = {"openvino"}
-        self.in_force: Executable | None = None
         self.refused: dict[str, Exception] = {}
         self.told: list[Schedule] = []
         monkeypatch.setattr(plan_contest, "monotonic", lambda: self.now)
         monkeypatch.setattr(plan_contest, "AGAIN_S", 0.0)
-        events = ContestEvents(self._prepare, self._retire, self._serve, self.told.append)
+        events = ContestEvents(self._prepare, self._retire, self.told.append)
         first = self._executable("openvino")
         memory = ShapeMemory(memory_bytes)
         self.contest = PlanContest(shown, first, events, memory, 0.1)
@@ -80,9 +79,6 @@ class Service:
 
     async def _retire(self, ready: Executable) -> None:
         self.alive.discard(self.made[ready.number])
-
-    def _serve(self, ready: Executable) -> None:
-        self.in_force = ready
 
     async def open(self) -> Service:
         self.contest.begin()
@@ -118,7 +114,7 @@ async def test_requests_find_the_fastest_and_memory_is_that_of_one_plan_then(
     assert set(ran[-100:]) == {"sequential"}
     assert service.alive == {"sequential"}
     assert (service.contest.is_open, service.contest.size_bytes) == (False, 0)
-    assert service.in_force is service.contest.executables[0]
+    assert service.contest.in_force is service.contest.executables[0]
     (decided,) = service.told
     assert (decided.planner, decided.provenance.is_decided) == ("sequential", True)
     assert decided.provenance.measured_us == 105.0, "as at registration"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from braid.core.errors import ModelQuarantined, RunStopped, RunTooLong, WorkerDied, WorkerRestarting
-from braid.server.inference.batching.admission import REFUSED_S, STRIKES, WITHIN_S, Quarantine
 from braid.server.inference.batching.device_time import IN_FLIGHT
+from braid.server.inference.strikes import REFUSED_S, STRIKES, WITHIN_S, Strikes
 from braid.server.store.serving_config import BatchPolicy
 from tests.clock import SetClock
 from tests.server.inference.batching import Bench, FakeModel
@@ -14,34 +14,24 @@ from tests.server.inference.batching import Bench, FakeModel
 
 def test_a_version_is_refused_for_a_while_after_three_strikes() -> None:
     clock = SetClock()
-    quarantine = Quarantine(clock)
-    assert [quarantine.strike("m", 1) for _ in range(STRIKES)] == [False, False, True]
+    strikes = Strikes(clock)
+    assert [strikes.add() for _ in range(STRIKES)] == [False, False, True]
 
     clock.now = REFUSED_S - 100
     with pytest.raises(ModelQuarantined, match=r"version 1 of 'm' .* refused for 100 s more"):
-        quarantine.check("m", 1)
-    quarantine.check("m", 2)
+        strikes.check("m", 1)
 
     clock.now = REFUSED_S
-    quarantine.check("m", 1)
-    assert quarantine.strike("m", 1) is False, "counted anew"
+    strikes.check("m", 1)
+    assert strikes.add() is False, "counted anew"
 
 
 def test_strikes_that_lie_far_apart_do_not_add_up() -> None:
     clock = SetClock()
-    quarantine = Quarantine(clock)
+    strikes = Strikes(clock)
     for _ in range(2 * STRIKES):
         clock.now += WITHIN_S / (STRIKES - 1) + 1
-        assert not quarantine.strike("m", 1)
-
-
-def test_a_version_that_is_deleted_leaves_nothing_behind() -> None:
-    quarantine = Quarantine(SetClock())
-    for _ in range(STRIKES):
-        quarantine.strike("m", 1)
-    quarantine.forget("m", 1)
-
-    quarantine.check("m", 1)
+        assert not strikes.add()
 
 
 async def test_runs_that_take_too_long_end_in_quarantine_and_other_models_are_served() -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
+from braid.core.errors import ModelQuarantined
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.requests import CheckedRequest
 from braid.server.inference.routing import QueuedReplica, Replicas
+from braid.server.inference.strikes import STRIKES
 from braid.server.store.serving_config import BatchPolicy
 from tests.server.inference.batching import ROW, Bench, FakeModel
 
@@ -55,6 +59,15 @@ async def test_the_slower_device_helps_once_the_faster_one_has_a_queue() -> None
     await host.benches["cpu"].clock.advance(1.0)
     assert all(each.done() for each in sent)
     assert host.choice() == "cuda:0"
+
+
+async def test_strikes_on_one_device_count_on_all() -> None:
+    host = Host({1: 1 * MS}, {1: 1 * MS})
+    strikes = host.benches["cpu"].model.strikes
+    assert [strikes.add() for _ in range(STRIKES)][-1]
+
+    with pytest.raises(ModelQuarantined):
+        await host.benches["cuda:0"].send()
 
 
 async def test_a_full_queue_is_passed_by_however_fast_its_device_is() -> None:

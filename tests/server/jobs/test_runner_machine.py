@@ -29,6 +29,7 @@ from braid.core.errors import (
     ModelImportError,
     Unavailable,
 )
+from braid.core.keyed_locks import KeyedLocks
 from braid.core.schedule import Schedule
 from braid.server.jobs.imports import MemoryBudget
 from braid.server.models.loading import ModelLoader
@@ -106,6 +107,7 @@ class Models(FakeServingModels):
 
     def __init__(self, outside: Outside) -> None:
         super().__init__()
+        self.turns = KeyedLocks()
         self._outside = outside
 
     async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
@@ -171,8 +173,8 @@ class RunnerMachine(RuleBasedStateMachine):
             return end_job(job)
 
         server.store.end_job = count_end  # type: ignore[method-assign]
-        models = cast(ServingModels, server.models)
-        self.loader = ModelLoader(server.store, server.runner, models, 1000)
+        self.models = cast(ServingModels, server.models)
+        self.loader = ModelLoader(server.store, server.runner, self.models, 1000)
         for model in server.store.models():
             server.models.register(model)
             if model.state is ModelStatus.SERVING:
@@ -228,7 +230,7 @@ class RunnerMachine(RuleBasedStateMachine):
         self.call(self._set_serving(name, which))
 
     async def _set_serving(self, name: str, which: int) -> None:
-        async with self.loader.turns.of(name):
+        async with self.models.turns.of(name):
             versions = self.server.store.versions(name)
             wanted = versions[which % len(versions)]
             await self.loader.serve_version(wanted)
@@ -244,7 +246,7 @@ class RunnerMachine(RuleBasedStateMachine):
         versions = self.server.store.versions(name)
         number = versions[which % len(versions)].version
         await self.loader.cancel_imports(name, number)
-        async with self.loader.turns.of(name):
+        async with self.models.turns.of(name):
             await self.loader.delete_version(self.server.store.find_model(name, number))
 
     @rule(name=names, which=numbers)

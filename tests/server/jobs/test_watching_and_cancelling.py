@@ -13,10 +13,8 @@ from braid.core.errors import (
     JobNotFound,
     PreconditionFailed,
 )
-from braid.server.jobs.interfaces import JobObserver
-from braid.server.jobs.job_views import JobViews
-from braid.server.jobs.live_jobs import LiveJobs
 from braid.server.jobs.registry import Registry
+from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus
 from tests.server.jobs.fakes import Server
@@ -62,10 +60,12 @@ class Stored:
 
 
 async def test_a_watcher_of_a_job_that_is_stored_and_not_yet_live_sees_its_end() -> None:
-    services = SimpleNamespace(store=Stored(), registry=Registry())
-    views = JobViews(cast(JobServices, services), LiveJobs(cast(JobObserver, None)))
+    services = SimpleNamespace(store=Stored(), registry=Registry(), files=None)
+    runner = JobRunner(cast(JobServices, services))
+    runner._is_started = True
+    runner._started.set()
 
-    seen = [job.state async for job in views.watch("0123")]
+    seen = [job.state async for job in runner.watch("0123")]
 
     assert seen == [JobStatus.QUEUED, JobStatus.READY]
 

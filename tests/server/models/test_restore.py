@@ -37,15 +37,9 @@ def version(
 
 
 @pytest.fixture
-def serving() -> dict[str, bool]:
-    """Whether any version of a model answers, by name, as it was told last."""
-    return {}
-
-
-@pytest.fixture
-def models(serving: dict[str, bool]) -> ServingModels:
+def models() -> ServingModels:
     devices = SimpleNamespace(all=[], named=lambda _: None)
-    return ServingModels(cast(Any, devices), Metrics(), BatchPolicy(), serving.__setitem__)
+    return ServingModels(cast(Any, devices), Metrics(), BatchPolicy())
 
 
 @pytest.fixture
@@ -56,7 +50,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 
 def test_models_that_are_being_restored_are_loading_the_others_unknown(
-    models: ServingModels, serving: dict[str, bool]
+    models: ServingModels,
 ) -> None:
     models.restoring(version("a", 1))
     models.register(version("a", 2, ModelStatus.FAILED))
@@ -69,7 +63,7 @@ def test_models_that_are_being_restored_are_loading_the_others_unknown(
     assert isinstance(models.for_request("b", "").refusal, ModelNotFound)
     seen = models.as_seen(version("a", 1))
     assert (seen.state, seen.message) == (ModelStatus.LOADING, "is being loaded")
-    assert serving == {"a": False}
+    assert not models.answers("a")
 
 
 def test_what_could_not_be_restored_says_why(models: ServingModels) -> None:
@@ -85,6 +79,17 @@ def test_what_could_not_be_restored_says_why(models: ServingModels) -> None:
     assert models.missing_on("cuda:0") == [model]
     models.restored(model, RetriesExhausted(WorkerRestarting("the worker died"), 11))
     assert models.missing_on("cuda:0") == []
+
+
+async def test_a_version_that_is_unloaded_before_it_is_restored_stays_unloaded(
+    models: ServingModels,
+) -> None:
+    models.restoring(version("a", 1))
+
+    await models.unload(version("a", 1, ModelStatus.UNLOADED))
+
+    assert not models.is_coming("a", 1)
+    assert models.to_restore == []
 
 
 async def test_registrations_wait_until_models_are_restored(server: Server) -> None:

@@ -43,31 +43,27 @@ async def status(watching: AsyncIterator[Any]) -> int:
 
 async def test_a_deleted_model_is_unknown_and_leaves_nothing_behind() -> None:
     health, known = Health(), {"lenet"}
-    before = health.names
-    serving = SimpleNamespace(knows=lambda name: name in known)
+    serving = SimpleNamespace(knows=lambda name: name in known, answers=lambda name: True)
     readiness = Readiness(health, cast(Devices, None), ())
     readiness.follow(cast(ServingModels, serving), None)
-    readiness.model_answers("lenet", True)
     watching = watched(health)
     assert await status(watching) == STATUS.SERVING
 
     known.clear()
-    readiness.model_answers("lenet", False)
+    readiness.model_changed("lenet")
 
     assert await status(watching) == STATUS.SERVICE_UNKNOWN
     await watching.aclose()  # type: ignore[attr-defined]
-    assert health.names == before
+    assert not health._watchers
     with pytest.raises(Aborted, match="NOT_FOUND"):
         await health.Check(REQUEST, cast(Any, Caller()))
 
 
 async def test_a_model_that_is_registered_and_does_not_answer_is_not_serving() -> None:
     health = Health()
-    serving = SimpleNamespace(knows=lambda name: True)
+    serving = SimpleNamespace(knows=lambda name: True, answers=lambda name: False)
     readiness = Readiness(health, cast(Devices, None), ())
     readiness.follow(cast(ServingModels, serving), None)
-
-    readiness.model_answers("lenet", False)
 
     answer = await health.Check(REQUEST, cast(Any, Caller()))
     assert answer.status == STATUS.NOT_SERVING
@@ -79,7 +75,8 @@ async def test_who_watches_is_told_of_a_change_also_when_another_has_left() -> N
     assert [await status(leaving), await status(staying)] == [STATUS.SERVICE_UNKNOWN] * 2
 
     await leaving.aclose()  # type: ignore[attr-defined]
-    health.model("lenet", True)
+    health.answers = {"lenet": True}.get
+    health.changed("lenet")
 
     assert await status(staying) == STATUS.SERVING
 
@@ -91,7 +88,8 @@ async def test_who_reads_late_is_told_the_latest_and_holds_nobody_up() -> None:
 
     told = []
     for serving in (True, False):
-        health.model("lenet", serving)
+        health.answers = {"lenet": serving}.get
+        health.changed("lenet")
         told.append(await status(prompt))
 
     assert told == [STATUS.SERVING, STATUS.NOT_SERVING]

@@ -1,17 +1,16 @@
-"""Jobs that this process works on, each with its task and its watchers."""
+"""A job that this process works on, with its task and its watchers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
-from braid.server.jobs.interfaces import CheckImported, JobObserver
-from braid.server.store.records import JobRecord, JobStatus, ModelVersion
+from braid.server.jobs.interfaces import CheckImported
+from braid.server.store.records import JobRecord, ModelVersion
 from braid.server.store.store import Store
 
 
 class LiveJob:
-    """A job that has not ended, with its task and its watchers. Owned by the runner."""
+    """A job that has not ended. Owned by ``RunningJobs``."""
 
     def __init__(
         self,
@@ -52,42 +51,3 @@ class LiveJob:
         """True if it is of a version that has other bytes or options now, and not to change it."""
         is_same = self.model.is_same(model)
         return self.is_of(model.name, model.version) and not (is_same or self.replaces)
-
-
-class LiveJobs:
-    """The live jobs of a process by id, and the numbers of all jobs by state."""
-
-    def __init__(self, observer: JobObserver) -> None:
-        self._observer = observer
-        self._jobs: dict[str, LiveJob] = {}
-        self._counts: dict[str, int] = {}
-
-    def __iter__(self) -> Iterator[LiveJob]:
-        return iter(list(self._jobs.values()))
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def find(self, job_id: str) -> LiveJob | None:
-        """A live job; None if it ended, or is another process's."""
-        return self._jobs.get(job_id)
-
-    def add(self, live: LiveJob) -> None:
-        self._jobs[live.job.id] = live
-
-    def remove(self, live: LiveJob) -> None:
-        self._jobs.pop(live.job.id, None)
-
-    def counted(self, counts: dict[str, int]) -> None:
-        """Take the numbers of jobs by state, as they are stored."""
-        self._counts = counts
-        self._observer.jobs_counted(counts)
-
-    def count(self, before: JobStatus | None, after: JobStatus) -> None:
-        """Count the change of one job's state; ``before`` None: it is new."""
-        if before is after:
-            return
-        if before is not None:
-            self._counts[before.value] -= 1
-        self._counts[after.value] += 1
-        self._observer.jobs_counted(self._counts)
