@@ -6,8 +6,8 @@ session is set too. A thread that wakes up waits for the end of the present one'
 not, unless that one has asked for a longer turn than its own (Linux 6.12). So they ask for turns
 that are a little longer. Turns of 100 ms take a thread of low priority seconds of virtual time
 ahead; the kernel places waking threads at the average, and so behind busy programs of other users:
-inference then waited for up to 2 s. When memory runs out, such a process is the first to go. Needs no
-torch.
+inference then waited for up to 2 s. When memory runs out, such a process is the first to go. Needs
+no torch.
 """
 
 from __future__ import annotations
