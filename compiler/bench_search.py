@@ -2,23 +2,29 @@
 
 What is in the cache goes along with the request; what was measured comes back in batches, which are
 kept while the bench goes on. A bench that dies loses one batch: the search begins again with the
-others.
+others, and without parts in engines if it died of one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import islice
+
+from msgspec import structs
 
 from braid.compiler.planner_messages import PlansFound, decode
 from braid.compiler.report import Profiling, Searching, StageMeasured, StagesReused
 from braid.compiler.work import Work
+from braid.core.errors import Unavailable
 from braid.core.measurement import DeviceFacts, StageLatency
 from braid.core.program import ProgramKey
 from braid.engine.link.messages import SearchPlans, SearchProgress, SearchResult
 from braid.scheduler.planners import Planned
+
+log = logging.getLogger("braid.jobs")
 
 MOST_SENT = 1 << 20
 """Latencies that go along with a request, those measured last: about 90 MB of JSON."""
@@ -36,6 +42,7 @@ class BenchSearch:
         self.measured = 0
         self.learned = 0  # of the measured ones, those whose latency was not cached before
         self.reused = 0
+        self._is_in_parts = False
 
     async def plans(self) -> Sequence[Planned]:
         result = await self._work.retry(self._search, lambda: self.learned)
@@ -54,7 +61,7 @@ class BenchSearch:
             limits.memory_bytes,
             limits.seconds,
         )
-        self._batches = asyncio.Queue()
+        self._batches, self._is_in_parts = asyncio.Queue(), False
         asking = asyncio.ensure_future(work.device.ask(request, self._heard))
         keeping = asyncio.create_task(self._keep())
         try:
@@ -69,6 +76,9 @@ class BenchSearch:
         self._batches.put_nowait(None)
         outcomes = await asyncio.gather(keeping, asking, return_exceptions=True)
         for outcome in outcomes:  # what could not be kept comes first
+            if isinstance(outcome, Unavailable) and self._is_in_parts:
+                log.warning("no plan has parts in engines", extra={"reason": str(outcome)})
+                self._facts = structs.replace(self._facts, engines={})
             if isinstance(outcome, BaseException):
                 raise outcome
         return asking.result()
@@ -78,6 +88,7 @@ class BenchSearch:
         self.measured += len(progress.measured_s)
         self.learned += progress.learned
         self.reused += progress.reused
+        self._is_in_parts = progress.in_parts
         self._batches.put_nowait(progress.latencies)
         try:
             self._report(progress)

@@ -10,10 +10,12 @@ So a question of the planner crosses no border between processes.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Collection, Generator, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -22,16 +24,20 @@ from braid.compiler.planner_messages import PlansFound, StageQuery, encode
 from braid.compiler.planning import find_plans
 from braid.compiler.search_thread import SearchThread
 from braid.compiler.stages import StageLatencies, stage_request
-from braid.core.errors import ImpossibleLatency
+from braid.core.errors import BraidError, DeviceLost, ImpossibleLatency
 from braid.core.measurement import StageLatency
 from braid.engine.link.messages import (
     DescribeProgram,
+    MeasureParts,
     MeasureStage,
+    PartMeasurement,
+    PartMeasurements,
     ProgramDescription,
     SearchPlans,
     SearchProgress,
     SearchResult,
 )
+from braid.engine.runtime.memory import leaves_interpreter_unsound
 from braid.engine.runtime.priority import process_gives_way
 from braid.engine.worker.process.main import arguments_of_worker, serve_link
 from braid.scheduler.options import PlannerSettings
@@ -39,6 +45,10 @@ from braid.scheduler.options import PlannerSettings
 if TYPE_CHECKING:
     from braid.engine.worker.loop import Worker
     from braid.engine.worker.measuring.measurements import Task
+
+log = logging.getLogger("braid.planner")
+
+_Step = SearchProgress | float | None
 
 BATCH_S = 0.1
 """Measurements are handed over this often: that much is measured again after a crash."""
@@ -94,8 +104,10 @@ class _Search:
 
     def _answers(
         self, question: Sequence[StageQuery], *, is_first: bool
-    ) -> Generator[SearchProgress | float | None, None, list[float]]:
+    ) -> Generator[_Step, None, list[float]]:
         """Latencies in microseconds, in the order of the question."""
+        if any(query.parts for query in question):
+            return (yield from self._of_parts(question))
         latencies, latencies_us = self._latencies, list[float]()
         fresh = latencies.to_measure(question)
         for query, is_fresh in zip(question, fresh, strict=True):
@@ -113,9 +125,44 @@ class _Search:
             latencies_us.append(latency_us)
         return latencies_us
 
-    def _measured(
-        self, query: StageQuery
-    ) -> Generator[SearchProgress | float | None, None, StageLatency]:
+    def _of_parts(self, question: Sequence[StageQuery]) -> Generator[_Step, None, list[float]]:
+        """Latencies of parts in microseconds; infinite where one is refused, which is not kept.
+
+        Another version of Braid may cut it otherwise.
+        """
+        latencies = self._latencies
+        names = [latencies.name(query) for query in question]
+        missing = [query for query in question if latencies.known_us(latencies.name(query)) is None]
+        if missing:
+            yield self._progress(in_parts=True)
+            request = MeasureParts(self._request.program, tuple(query.parts for query in missing))
+            for query, outcome in zip(missing, (yield from self._outcomes(request)), strict=True):
+                if outcome.latency_us is not None:
+                    timing, name = StageLatency(outcome.latency_us, 0.0, 1), latencies.name(query)
+                    self._new[name] = latencies.learn(name, timing)
+                if outcome.problem:
+                    engines = sorted({part.engine for part in query.parts})
+                    facts = {"engines": engines, "units": len(query.parts[0].units)}
+                    log.info("a part is refused: %s", outcome.problem, extra=facts)
+            yield self._progress()
+        known_us = map(latencies.known_us, names)
+        return [inf if latency_us is None else latency_us for latency_us in known_us]
+
+    def _outcomes(self, request: MeasureParts) -> Generator[_Step, None, Sequence[PartMeasurement]]:
+        """Measure parts; what fails costs the plans that have some, and no other."""
+        try:
+            reply = yield from self._worker.measurements[MeasureParts](request)
+            return cast(PartMeasurements, reply).stages
+        except DeviceLost:
+            raise
+        except Exception as error:
+            if leaves_interpreter_unsound(error):
+                raise
+            is_usual = isinstance(error, BraidError)
+            log.warning("no parts are measured: %s", error, exc_info=not is_usual)
+            return [PartMeasurement()] * len(request.stages)
+
+    def _measured(self, query: StageQuery) -> Generator[_Step, None, StageLatency]:
         """Measure a stage, again as long as its latency cannot be; ``ATTEMPTS`` times at most."""
         measure = self._worker.measurements[MeasureStage]
         request = stage_request(self._request.program, query)
@@ -127,13 +174,13 @@ class _Search:
     def _due(self) -> SearchProgress | None:
         return self._progress() if monotonic() >= self._told_at + BATCH_S else None
 
-    def _progress(self) -> SearchProgress:
+    def _progress(self, *, in_parts: bool = False) -> SearchProgress:
         """What happened since it was told last, with the measurements of that time."""
         latencies, new, seconds = self._latencies, self._new, tuple(self._new_s)
         counts = latencies.reused, latencies.learned
         reused, learned = (now - told for now, told in zip(counts, self._told, strict=True))
         self._new, self._new_s, self._told, self._told_at = {}, [], counts, monotonic()
-        return SearchProgress(self._done, self._total, seconds, reused, learned, new)
+        return SearchProgress(self._done, self._total, seconds, reused, learned, new, in_parts)
 
 
 if __name__ == "__main__":

@@ -96,6 +96,13 @@ class Work:
         return self.imported.options.planner.planner == PORTFOLIO
 
     @property
+    def rows_apart(self) -> int:
+        """Rows of a batch, if the import proved that none depends on another; else 0."""
+        batch = self.imported.report.batch
+        apart = batch is not None and not batch.alone and {*batch.outputs.values()} == {0}
+        return self.batch_size if apart else 0
+
+    @property
     def retry(self) -> RetryWhileRestarting:
         """Retries of calls to the device, which are reported.
 

@@ -154,6 +154,7 @@ class SearchProgress(Tagged, frozen=True):
     reused: int  # latencies that needed no measurement
     learned: int  # of the measured ones, those that were not cached before
     latencies: Mapping[str, StageLatency]  # to be cached, by signature
+    in_parts: bool = False  # what follows are parts in engines, which may end the process
 
 
 class SearchResult(Tagged, frozen=True):

@@ -35,7 +35,6 @@ from braid.compiler.progress import (
     ReportProgress,
     batch_size_label,
 )
-from braid.compiler.regions import with_present_engines
 from braid.compiler.report import Event, StageMeasured, StagesReused
 from braid.compiler.retries import RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, read_given
