@@ -1,7 +1,6 @@
 """One search over one static graph: which latencies it asks for, and the plans it ends with.
 
-Synchronous, CPU-bound Python. It runs in a process of its own (planner_process.py), or in a thread
-of the bench that measures what it asks for (process.py).
+Synchronous, CPU-bound Python, which runs in a process of its own (planner_process.py).
 """
 
 from __future__ import annotations

@@ -9,10 +9,9 @@ from math import inf
 
 from msgspec import structs
 
-from braid.compiler.bench_search import BenchSearch
 from braid.compiler.choose_plan import ComparedPlans
 from braid.compiler.kernels import ChosenKernels, choose_kernels
-from braid.compiler.stages import StageLatencies, StageMeasurer
+from braid.compiler.stages import StageMeasurer
 from braid.compiler.work import Work
 from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed
 from braid.core.graph import OpGraph
@@ -70,20 +69,15 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
     if kernels.program != usual and not await _is_exact_enough(work, graph, kernels):
         kernels = replace(kernels, by_unit={}, program=usual)
     facts = await retry(lambda: device.ask(FindFacts(kernels.program)))
-    counts: BenchSearch | StageLatencies
     runtimes = work.runtimes(usual.precision)
-    if device.searches:
-        if work.is_portfolio and usual.precision == FP32:
-            present = {name: device.software[name] for name in runtimes if name in device.software}
-            facts = structs.replace(facts, engines=present, rows=work.rows_apart)
-        counts = search = BenchSearch(work, kernels.program, facts)
-        planned = await search.plans()
-    else:
-        stages = StageMeasurer(kernels.program, device, work.cache, work.report, retry)
-        counts = stages.latencies
+    if work.is_portfolio and usual.precision == FP32 and device.name.startswith("cpu"):
+        present = {name: device.software[name] for name in runtimes if name in device.software}
+        facts = structs.replace(facts, engines=present, rows=work.rows_apart)
+    stages = StageMeasurer(kernels.program, device, work.cache, work.report, retry)
+    async with stages.keeping():
         planned = await retry(
             lambda: work.options.planner(graph, settings, facts, stages.measure),
-            lambda: counts.learned,
+            lambda: stages.learned,
         )
     for plan in planned:
         verify_plan(plan.plan, graph.predecessors())
@@ -93,8 +87,8 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
         planned,
         _compared(work, usual.precision, planned, graph, runtimes),
         work.tolerance(usual.precision, graph),
-        counts.measured,
-        counts.reused,
+        stages.measured,
+        stages.reused,
     )
 
 

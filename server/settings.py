@@ -334,7 +334,7 @@ class Settings(FleetSettings):
         parts = {"memory_bytes": budget, **memory_parts(budget, len(on_cpu))}
         bench = self.bench_memory_bytes or parts["bench_memory_bytes"]
         parts["profiling_memory_bytes"] = ByteSize(min(2 * GIB, bench // 4))
-        parts["planner_memory_bytes"] = bench
+        parts["planner_memory_bytes"] = ByteSize(bench // 2)  # of what the budget leaves
         for name, part in parts.items():
             if not getattr(self, name):
                 object.__setattr__(self, name, part)  # frozen once this returns

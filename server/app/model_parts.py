@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from braid.compiler.planner import PlannerProcess, SearchLimits
+from braid.compiler.planner import PlannerProcess
 from braid.core.background import BackgroundTasks
 from braid.core.keyed_locks import KeyedLocks
 from braid.core.schedule import Schedule
@@ -141,7 +141,6 @@ def _job_services(made_from: MadeFrom, serving: ServingModels, residency: Reside
         quiet=serving.quiet,
         devices=devices.all,
         planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
-        limits=SearchLimits(settings.planner_memory_bytes, settings.planner_search_seconds),
         models=serving,
         room=residency,
         observer=metrics.jobs,

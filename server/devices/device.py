@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from braid.compiler.bench import MakeMeasuringHost, measuring_host
-from braid.core.device_state import UNKNOWN, DeviceState
+from braid.core.device_state import UNKNOWN
 from braid.core.errors import DamagedArtefact, InvalidArtefact, Unavailable
 from braid.core.graph import OpGraph
 from braid.core.program import PlanToRun, ProgramKey
@@ -284,14 +284,6 @@ class Device:
         """Static graph of a program, whose operators are the schedule units; or InvalidRequest."""
         self._loaded(program.digest)
         return (await self.link.call(DescribeProgram(program))).graph
-
-    @property
-    def searches(self) -> bool:
-        return self.bench.searches
-
-    async def find_state(self) -> DeviceState:
-        """Distances between the cores that it measures on, now."""
-        return (await self.bench.describe()).state
 
     async def look(self) -> None:
         """Measure the distances between its cores, of which ``state`` tells from then on.
