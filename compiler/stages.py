@@ -136,14 +136,13 @@ class StageMeasurer:
             except (PreconditionFailed, InvalidArtefact, Unavailable, WorkerFault) as error:
                 log.warning("no parts are measured", extra={"reason": str(error)})
                 return [inf] * len(queries)
+            told = []
             for (name, query), outcome in zip(missing.items(), measured, strict=True):
-                if outcome.latency_us is not None:
-                    self._known_us[name] = outcome.latency_us
-                    self._new[name] = StageLatency(outcome.latency_us, 0.0, 1)
-                if outcome.problem:
-                    engines = sorted({part.engine for part in query.parts})
-                    facts = {"engines": engines, "units": len(query.parts[0].units)}
-                    log.info("a part is refused: %s", outcome.problem, extra=facts)
+                if (us := outcome.latency_us) is not None:
+                    self._known_us[name], self._new[name] = us, StageLatency(us, 0.0, 1)
+                units, who = [len(p.units) for p in query.parts], name.partition(" in ")[2]
+                told.append((units, who, outcome.problem if us is None else round(us)))
+            log.info("parts measured", extra={"units_who_us": told})
             await self._keep()
         return [self._known_us.get(name, inf) for name in queries]
 

@@ -10,7 +10,6 @@ that compute at once slow each other, so the time of all of them together decide
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from math import inf
 from typing import NamedTuple
@@ -21,8 +20,6 @@ from braid.core.plan import Launch, StreamPlan
 from braid.core.schedule import Stage
 from braid.scheduler.cost import Parts
 from braid.scheduler.problem import Problem
-
-log = logging.getLogger("braid.planner")
 
 
 def plan_of_branches(problem: Problem) -> tuple[StreamPlan, tuple[Stage, ...]] | None:
@@ -39,17 +36,13 @@ def plan_of_branches(problem: Problem) -> tuple[StreamPlan, tuple[Stage, ...]] |
         [(problem.part(units, name, 1),) for name in engines for units in found.members]
     )
     stages: list[Parts] = []
-    longest_us: list[float] = []
     for number, engine in enumerate(engines):
         branches_us = alone_us[number * count : (number + 1) * count]
         if max(branches_us) < inf:
-            lanes, loads_us = balanced(branches_us, threads)
+            lanes, _ = balanced(branches_us, threads)
             joined = [sorted(unit for at in lane for unit in found.members[at]) for lane in lanes]
             stages.append(tuple(problem.part(units, engine, 1) for units in joined))
-            longest_us.append(max(loads_us))
-    stage, us, facts = _fastest(problem, stages)
-    sizes, alone = [len(units) for units in found.members], list(map(round, longest_us))
-    log.info("branches measured", extra={"branches": sizes, "alone_us": alone, **facts})
+    stage, us = _fastest(problem, stages)
     before, after = range(found.span.start), range(found.span.stop, len(graph))
     rest_us = [sum(work_us[unit] for unit in units) for units in (before, after)]
     if us + sum(rest_us) > LANES_RATIO * sum(work_us):
@@ -81,26 +74,17 @@ def plan_of_rows(problem: Problem) -> tuple[StreamPlan, tuple[Stage, ...]] | Non
         tuple(problem.part(units, engine, threads // lanes, share) for share in shares)
         for engine in engines
     ]
-    stage, us, facts = _fastest(problem, stages)
-    log.info("rows measured", extra={"rows": shares, **facts})
-    sequential_us = sum(problem.unit_latencies_us())
-    if us == inf or (sequential_us and us > LANES_RATIO * sequential_us):
+    stage, us = _fastest(problem, stages)
+    if us > LANES_RATIO * sum(problem.unit_latencies_us()):
         return None
     launches = tuple(Launch(unit, 0) for unit in units)
     return StreamPlan(launches, 1, parts=stage), (Stage((tuple(units),), latency_us=us),)
 
 
-def _fastest(problem: Problem, stages: Sequence[Parts]) -> tuple[Parts, float, dict[str, object]]:
-    """The fastest of some stages, its latency in microseconds, and what the log says of all."""
-    together_us = problem.parts_us(stages)
-    at = min(range(len(stages)), key=together_us.__getitem__, default=None)
-    named = {
-        stage[0].engine or "own": round(us)
-        for stage, us in zip(stages, together_us, strict=True)
-        if us < inf
-    }
-    facts: dict[str, object] = {"together_us": named}
-    return ((), inf, facts) if at is None else (stages[at], together_us[at], facts)
+def _fastest(problem: Problem, stages: Sequence[Parts]) -> tuple[Parts, float]:
+    """The fastest of some stages, and its latency in microseconds."""
+    together = zip(stages, problem.parts_us(stages), strict=True)
+    return min(together, key=lambda timed: timed[1], default=((), inf))
 
 
 class Branches(NamedTuple):

@@ -11,10 +11,8 @@ what that takes less than its regions, it saves at borders that it need not know
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
-from math import log as ln
+from math import inf, log
 from typing import NamedTuple
 
 from braid.core.graph import OpGraph
@@ -22,8 +20,6 @@ from braid.core.margins import PART_GAIN
 from braid.core.plan import EnginePart, Launch, StreamPlan
 from braid.core.schedule import Stage
 from braid.scheduler.problem import Problem
-
-log = logging.getLogger("braid.planner")
 
 MOST_REGIONS = 6
 
@@ -86,14 +82,6 @@ def plan_of_regions(problem: Problem) -> tuple[StreamPlan, tuple[Stage, ...]] | 
         return at[spans[region].start] / BYTES_PER_US if is_own else 0.0
 
     path, predicted_us = cheapest(costs, price_us)
-    named = [{f"{c.engine or 'own'}@{c.threads}": round(us) for c, us in r.items()} for r in costs]
-    facts = {
-        "regions": [len(span) for span in spans],
-        "us": named,
-        "chosen": [f"{choice.engine or 'own'}@{choice.threads}" for choice in path],
-        "predicted_us": round(predicted_us),
-    }
-    log.info("regions measured", extra=facts)
     if len(set(path)) == 1 or predicted_us > (1 - PART_GAIN) * least_of_one(costs, price_us):
         return None
     runs_us = runs_of(spans, path, costs, price_us)
@@ -192,7 +180,7 @@ def _disorder(graph: OpGraph, span: range, work_us: Sequence[float]) -> float:
         kind = _family(graph.operators[at].kind)
         by_kind[kind] = by_kind.get(kind, 0.0) + work_us[at]
     total = sum(by_kind.values())
-    return -sum(work * ln(work / total) for work in by_kind.values() if work > 0)
+    return -sum(work * log(work / total) for work in by_kind.values() if work > 0)
 
 
 def _family(kind: str) -> str:
