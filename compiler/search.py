@@ -74,11 +74,10 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
         present = {name: device.software[name] for name in runtimes if name in device.software}
         facts = structs.replace(facts, engines=present, rows=work.rows_apart)
     stages = StageMeasurer(kernels.program, device, work.cache, work.report, retry)
-    async with stages.keeping():
-        planned = await retry(
-            lambda: work.options.planner(graph, settings, facts, stages.measure),
-            lambda: stages.learned,
-        )
+    planned = await retry(
+        lambda: work.options.planner(graph, settings, facts, stages.measure),
+        lambda: stages.learned,
+    )
     for plan in planned:
         verify_plan(plan.plan, graph.predecessors())
     return FoundPlans(

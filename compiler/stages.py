@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
 from math import inf
 from statistics import median
 from time import monotonic
@@ -27,9 +26,6 @@ from braid.scheduler.units import UnitGraph
 
 log = logging.getLogger("braid.jobs")
 
-BATCH_S = 0.1
-"""Measurements are kept this often: each time takes an fsync, or a transaction."""
-
 ONE_THREAD = "@1"
 """Ends the cached signature of a unit measured on one thread."""
 
@@ -37,9 +33,9 @@ ONE_THREAD = "@1"
 class StageMeasurer:
     """Answers the questions of one search, over all its tries, one stage at a time.
 
-    No stage is measured twice, unless the planner wants a fresh measurement, to tell two that are
-    nearly equal. What is measured is kept in batches, also if the search ends early; only this
-    process's death loses the last ``BATCH_S``.
+    A new latency is kept before the next stage is measured, so none is ever measured twice, by any
+    compilation, whatever ends this one; unless the planner wants a fresh measurement, to tell two
+    that are nearly equal.
     """
 
     def __init__(
@@ -58,28 +54,14 @@ class StageMeasurer:
         self._is_searching = False
         self._known_us: dict[str, float] = {}  # by cached name, as all that follows
         self._samples: dict[str, list[float]] = {}
-        self._new: dict[str, StageLatency] = {}  # not kept yet
-        self._kept_at = monotonic()
         self.measured = 0
         self.learned = 0  # of the measured ones, those whose latency was not cached before
         self.reused = 0
 
-    @asynccontextmanager
-    async def keeping(self) -> AsyncIterator[None]:
-        """Keep what is measured in the body; raises what ends the search."""
-        try:
-            yield
-        except BaseException:
-            with suppress(Exception):
-                await self._keep()
-            raise
-        await self._keep()
-
     async def measure(self, queries: Sequence[StageQuery]) -> Sequence[float]:
         """Latencies in microseconds, in the order of the queries; infinite: a part is refused."""
         names = [self._name(query) for query in queries]
-        for name, latency_us in (await self._cache.find_latencies(names)).items():
-            self._known_us.setdefault(name, latency_us)  # what is new is not in the cache yet
+        self._known_us.update(await self._cache.find_latencies(names))
         if any(query.parts for query in queries):
             return await self._of_parts(dict(zip(names, queries, strict=True)))
         fresh = [
@@ -112,13 +94,12 @@ class StageMeasurer:
         samples = self._samples.setdefault(name, known)
         samples.append(timing.latency_us)
         self._known_us[name] = median(samples)
-        self._new[name] = StageLatency(
+        latency = StageLatency(
             median(samples),
             max(timing.spread, (max(samples) - min(samples)) / median(samples)),
             timing.repeats * len(samples),
         )
-        if monotonic() >= self._kept_at + BATCH_S:
-            await self._keep()
+        await self._cache.keep_latencies({name: latency})
         self._report(StageMeasured(monotonic() - began))
         return timing.latency_us
 
@@ -136,21 +117,15 @@ class StageMeasurer:
             except (PreconditionFailed, InvalidArtefact, Unavailable, WorkerFault) as error:
                 log.warning("no parts are measured", extra={"reason": str(error)})
                 return [inf] * len(queries)
-            told = []
+            told, kept = [], dict[str, StageLatency]()
             for (name, query), outcome in zip(missing.items(), measured, strict=True):
                 if (us := outcome.latency_us) is not None:
-                    self._known_us[name], self._new[name] = us, StageLatency(us, 0.0, 1)
+                    self._known_us[name], kept[name] = us, StageLatency(us, 0.0, 1)
                 units, who = [len(p.units) for p in query.parts], name.partition(" in ")[2]
                 told.append((units, who, outcome.problem if us is None else round(us)))
             log.info("parts measured", extra={"units_who_us": told})
-            await self._keep()
+            await self._cache.keep_latencies(kept)
         return [self._known_us.get(name, inf) for name in queries]
-
-    async def _keep(self) -> None:
-        if self._new:
-            await self._cache.keep_latencies(self._new)
-            self._new = {}
-        self._kept_at = monotonic()
 
     def _name(self, query: StageQuery) -> str:
         """Signature that the answer to a query is cached under."""

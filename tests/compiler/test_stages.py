@@ -1,4 +1,4 @@
-"""Answers to a planner's questions: from the cache, or measured and kept in batches."""
+"""Answers to a planner's questions: from the cache, or measured and kept."""
 
 from __future__ import annotations
 
@@ -104,10 +104,9 @@ async def test_what_is_cached_is_not_measured_and_progress_is_told() -> None:
     cache, device = Cache(a=5.0), FakeDevice()
     stages = measurer(device, cache, events.append)
 
-    async with stages.keeping():
-        assert await stages.measure(UNITS[:2]) == [5.0, 10.0]
-        assert await stages.measure([replace(UNITS[0], ask="again")]) == [10.0]
-        assert await stages.measure([replace(UNITS[0], ask="work")]) == [10.0]
+    assert await stages.measure(UNITS[:2]) == [5.0, 10.0]
+    assert await stages.measure([replace(UNITS[0], ask="again")]) == [10.0]
+    assert await stages.measure([replace(UNITS[0], ask="work")]) == [10.0]
 
     assert cache.kept == {"a": 7.5, "b": 10.0, "a@1": 10.0}, "the median of what is known"
     assert (stages.measured, stages.learned, stages.reused) == (3, 2, 1)
@@ -119,13 +118,7 @@ async def test_what_is_cached_is_not_measured_and_progress_is_told() -> None:
 
 async def test_cancelling_keeps_what_was_measured() -> None:
     cache, device = Cache(), FakeDevice()
-    stages = measurer(device, cache)
-
-    async def search() -> None:
-        async with stages.keeping():
-            await stages.measure(UNITS)
-
-    task = asyncio.create_task(search())
+    task = asyncio.create_task(measurer(device, cache).measure(UNITS))
     await device.is_measuring_the_last.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -137,11 +130,9 @@ async def test_cancelling_keeps_what_was_measured() -> None:
 async def test_what_cannot_be_kept_ends_the_search() -> None:
     cache = Cache()
     cache.error = DiskFailure(DiskTrouble.FULL, "the store")
-    stages = measurer(FakeDevice(), cache)
 
     with pytest.raises(DiskFailure):
-        async with stages.keeping():
-            await stages.measure(UNITS[:2])
+        await measurer(FakeDevice(), cache).measure(UNITS[:2])
 
 
 async def test_parts_are_measured_together_and_those_refused_are_not_kept() -> None:
