@@ -166,8 +166,7 @@ class TimedDevice:
         self._device = device
         self.name, self.device_key = device.name, device.device_key
         self.precisions, self.runtimes = device.precisions, device.runtimes
-        self.software, self.searches = device.software, device.searches
-        self.find_state = device.find_state
+        self.software = device.software
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:

@@ -5,10 +5,9 @@
         device.ask ─────┘  └──── cache: measurements of earlier compilations
 
     search.py         plans of one precision        kernels.py, stages.py  what they rest on
-    choose_plan.py    which one serves              planning.py       one search, and what it asks
-    bench.py          where a device is measured    bench_search.py   on a CPU the bench searches
-    progress.py       how far it is, in time        process.py        ... in its process
-    retries.py        again, if a worker was killed planner.py        on a GPU a process of its own
+    choose_plan.py    which one serves              planner.py        a search in its own process
+    bench.py          where a device is measured    planning.py       what a search asks
+    progress.py       how far it is, in time        retries.py        again, if a worker was killed
     results.py        what compilations leave       result_files.py   in a folder
 
 It knows no server: what it measures is kept by a ``Cache``, and whoever calls is told by a

@@ -50,8 +50,6 @@ R = TypeVar("R")
 class MeasuringHost(Protocol):
     """A worker process that measures."""
 
-    searches: bool  # whether it plans, too
-
     @property
     def is_measuring(self) -> bool:
         """True if a call is open that competes with the serving worker for cores."""
@@ -61,11 +59,11 @@ class MeasuringHost(Protocol):
         """Process id, or None if no process of its own runs."""
         return None
 
-    async def describe(self) -> DeviceDescription:
-        """Describe the device now. WorkerRestarting: no worker is up, it died or does not start."""
-
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
-        """Reply to a request about a loaded model; raises WorkerRestarting as ``describe`` does."""
+        """Reply to a request about a loaded model.
+
+        Raises WorkerRestarting: no worker is up, it died or does not start.
+        """
 
     def wake(self) -> None:
         """Prepare for calls that will come soon."""
@@ -87,14 +85,10 @@ MakeMeasuringHost = Callable[[WorkerLink, Arena, ArtefactOf], MeasuringHost]
 class ServingProcess(MeasuringHost):
     """Worker that serves, which measures between requests."""
 
-    searches = False
     is_measuring = False
 
     def __init__(self, link: WorkerLink) -> None:
         self._link = link
-
-    async def describe(self) -> DeviceDescription:
-        return await self._link.call(DescribeDevice())
 
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         return await self._link.call(request, on_progress)
@@ -115,8 +109,6 @@ class MeasuringProcess(MeasuringHost):
     none ──wake, call──> running ──idle for ``idle_seconds``, close──> none
                                    └──dies: open calls fail with WorkerRestarting──> none
     """
-
-    searches = True
 
     def __init__(
         self,

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from braid.core.device_state import DeviceState
 from braid.core.errors import ImpossibleLatency, InvalidRequest
 from braid.core.measurement import StageLatency
 from braid.core.precision import AUTO
@@ -43,17 +42,11 @@ class Device(Protocol):
     def software(self) -> Mapping[str, str]:
         """Versions of the libraries of the worker, by name."""
 
-    @property
-    def searches(self) -> bool:
-        """Whether it answers ``SearchPlans``; else the search runs in a process of its own."""
-
-    async def find_state(self) -> DeviceState:
-        """Distances between its cores now. WorkerRestarting: there is no worker, or it died."""
-
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Ask about a program of a loaded model; ``on_progress`` is told how far it is.
 
-        Raises WorkerRestarting as ``find_state``. DamagedArtefact: the device lost the model.
+        Raises WorkerRestarting: there is no worker, or it died. DamagedArtefact: the device lost
+        the model.
         """
 
 

@@ -47,17 +47,6 @@ for the search, or the planner failed.
 MODULE = "braid.compiler.planner_process"
 
 
-@dataclass(frozen=True, slots=True)
-class SearchLimits:
-    """Limits of one search, wherever it runs."""
-
-    memory_bytes: int = 8 << 30
-    seconds: float = 1800.0  # CPU time from one question to the next, or to the plan
-
-
-DEFAULT_LIMITS = SearchLimits()
-
-
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM")
 """Signals of the kernel, for want of memory, or of a user: the process is not at fault."""
 

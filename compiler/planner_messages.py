@@ -16,11 +16,12 @@ from braid.core.graph import OpGraph
 from braid.core.json_form import Tagged, from_json, to_json
 from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
+from braid.scheduler.cost import Parts
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned
 
-Ask = Literal["latency", "again", "work"]
-"""A stage's latency; a fresh measurement of it; its latency on one thread."""
+Ask = Literal["latency", "again", "work", "parts"]
+"""A stage's latency; a fresh measurement of it; its latency on one thread, and in ``parts``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class StageQuery:
     signature: str  # equal for stages that are the same to the device
     stage: Stage
     ask: Ask = "latency"
+    parts: Parts = ()
 
 
 class PlanRequest(Tagged, frozen=True):

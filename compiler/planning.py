@@ -1,12 +1,11 @@
 """One search over one static graph: which latencies it asks for, and the plans it ends with.
 
-Synchronous, CPU-bound Python. It runs in a process of its own (planner_process.py), or in a thread
-of the bench that measures what it asks for (process.py).
+Synchronous, CPU-bound Python, which runs in a process of its own (planner_process.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -15,6 +14,7 @@ from braid.compiler.planner_messages import Ask, StageQuery
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
+from braid.scheduler.cost import Parts
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned, plan, stages_to_measure
 from braid.scheduler.portfolio import candidates
@@ -39,12 +39,12 @@ def find_plans(
     if bounded:
         facts = with_work(facts, cost, len(units))
     if settings.planner == "portfolio":
-        return candidates(units, cost, settings, facts)
+        return candidates(graph, cost, settings, facts)
     return [plan(units, cost, settings, facts)]
 
 
 class AskingCost:
-    """A RepeatableCost that asks for each signature once, unless told to ask again."""
+    """A cost of units, stages and parts that asks for each once, unless told to ask again."""
 
     def __init__(self, units: UnitGraph, ask: AskLatencies) -> None:
         self._units = units
@@ -52,42 +52,45 @@ class AskingCost:
         self._latency_us: dict[tuple[str, Ask], float] = {}
 
     def stage_latency_us(self, stage: Stage) -> float:
-        return self._known([stage], "latency")[0]
+        return self._known([self._query(stage)])[0]
 
     def measure_again_us(self, stage: Stage) -> float:
-        (latency,) = self._ask([StageQuery(stage_signature(self._units, stage), stage, "again")])
+        (latency,) = self._ask([self._query(stage, "again")])
         return latency
 
     def work_us(self) -> list[float]:
         """Latency of each unit alone on one thread, in microseconds."""
-        return self._known(self._alone(), "work")
+        return self._known(self._alone())
 
     def ask_all(self, stages: Sequence[Stage], *, work: bool) -> None:
         """Ask for many stages at once, so that their number is known; ``work`` adds ``work_us``."""
-        wanted = self._named(stages, "latency")
-        if work:
-            wanted |= self._named(self._alone(), "work")
-        self._learn(wanted)
+        self._known([*map(self._query, stages), *(self._alone() if work else ())])
 
-    def _alone(self) -> list[Stage]:
-        return [Stage(((unit,),)) for unit in range(len(self._units))]
+    def parts_us(self, stages: Sequence[Parts]) -> list[float]:
+        """Latencies as ``PartsCost`` has them, named by what is computed and by whom."""
+        queries = []
+        for parts in stages:
+            groups = tuple(dict.fromkeys(part.units for part in parts))
+            query = self._query(Stage(groups), "parts")
+            who = [f"{p.engine or 'own'} {p.version}@{p.threads}x{p.rows}" for p in parts]
+            name = f"{query.signature} in {', '.join(who)}"
+            queries.append(replace(query, signature=name, parts=parts))
+        return self._known(queries)
 
-    def _named(self, stages: Sequence[Stage], ask: Ask) -> dict[tuple[str, Ask], Stage]:
-        return {(stage_signature(self._units, stage), ask): stage for stage in stages}
+    def _alone(self) -> list[StageQuery]:
+        return [self._query(Stage(((unit,),)), "work") for unit in range(len(self._units))]
 
-    def _known(self, stages: Sequence[Stage], ask: Ask) -> list[float]:
-        keys: list[tuple[str, Ask]]
-        keys = [(stage_signature(self._units, stage), ask) for stage in stages]
-        wanted = dict(zip(keys, stages, strict=True))
-        self._learn({key: stage for key, stage in wanted.items() if key not in self._latency_us})
+    def _query(self, stage: Stage, ask: Ask = "latency") -> StageQuery:
+        return StageQuery(stage_signature(self._units, stage), stage, ask)
+
+    def _known(self, queries: Sequence[StageQuery]) -> list[float]:
+        keys = [(query.signature, query.ask) for query in queries]
+        wanted = dict(zip(keys, queries, strict=True))
+        missing = {key: query for key, query in wanted.items() if key not in self._latency_us}
+        if missing:
+            answers = self._ask(list(missing.values()))
+            self._latency_us.update(zip(missing, answers, strict=True))
         return [self._latency_us[key] for key in keys]
-
-    def _learn(self, wanted: Mapping[tuple[str, Ask], Stage]) -> None:
-        if wanted:
-            latencies = self._ask(
-                [StageQuery(name, stage, ask) for (name, ask), stage in wanted.items()]
-            )
-            self._latency_us.update(zip(wanted, latencies, strict=True))
 
 
 def with_work(facts: DeviceFacts, cost: AskingCost, units: int) -> DeviceFacts:

@@ -20,6 +20,7 @@ from braid.compiler.options import LARGER_SIZES, ModelOptions
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, load_graph
 from braid.core.measurement import StageLatency
+from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Schedule, ScheduleKey, schedule_from_json
 
 log = logging.getLogger("braid.store")
@@ -114,6 +115,18 @@ def read_graph(schedule: Schedule, text: str) -> OpGraph | None:
     # A schedule of other units may have been stored without its graph.
     names = tuple(operator.name for operator in graph.operators)
     return graph if names == schedule.unit_names else None
+
+
+def with_present_engines(schedule: Schedule, software: Mapping[str, str]) -> Schedule:
+    """The schedule; asked for again if an engine of one of its parts is gone or another version."""
+    for part in schedule.plan.parts:
+        present = software.get(part.engine, "")
+        if present != part.version and not schedule.is_asked:
+            name = RUNTIMES.get(part.engine, part.engine)
+            now = f"{name} is {present}" if present else f"{name} is gone"
+            why = f"a part of it ran in {name} {part.version}, and {now}"
+            return replace(schedule, provenance=replace(schedule.provenance, again=why))
+    return schedule
 
 
 def _asked(key: ScheduleKey) -> tuple[str, str, float | None, str]:

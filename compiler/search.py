@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from braid.compiler.bench_search import BenchSearch
+from msgspec import structs
+
 from braid.compiler.choose_plan import ComparedPlans
 from braid.compiler.kernels import ChosenKernels, choose_kernels
-from braid.compiler.lane_parts import plans_on_lanes
-from braid.compiler.regions import plan_of_regions
-from braid.compiler.stages import StageLatencies, StageMeasurer
+from braid.compiler.stages import StageMeasurer
 from braid.compiler.work import Work
 from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.margins import PRECISION_RATIO
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import verify_plan
+from braid.core.precision import FP32
 from braid.core.program import PlansToCompare
 from braid.engine.link.messages import ComparePlans, DescribeProgram, FindFacts
 from braid.scheduler.planners import Planned
@@ -69,24 +69,15 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
     if kernels.program != usual and not await _is_exact_enough(work, graph, kernels):
         kernels = replace(kernels, by_unit={}, program=usual)
     facts = await retry(lambda: device.ask(FindFacts(kernels.program)))
-    counts: BenchSearch | StageLatencies
-    if device.searches:
-        counts = search = BenchSearch(work, kernels.program, facts)
-        planned = await search.plans()
-    else:
-        stages = StageMeasurer(kernels.program, device, work.cache, work.report, retry)
-        counts = stages.latencies
-        planned = await retry(
-            lambda: work.options.planner(graph, settings, facts, stages.measure),
-            lambda: counts.learned,
-        )
     runtimes = work.runtimes(usual.precision)
-    if work.is_portfolio and runtimes:
-        program, threads = kernels.program, facts.threads
-        by_regions = await plan_of_regions(work, program, graph, threads)
-        on_lanes = await plans_on_lanes(work, program, graph, threads)
-        mixed = [*filter(None, [by_regions]), *on_lanes]
-        planned = [*planned, *(new for new in mixed if new.plan not in [p.plan for p in planned])]
+    if work.is_portfolio and usual.precision == FP32 and device.name.startswith("cpu"):
+        present = {name: device.software[name] for name in runtimes if name in device.software}
+        facts = structs.replace(facts, engines=present, rows=work.rows_apart)
+    stages = StageMeasurer(kernels.program, device, work.cache, work.report, retry)
+    planned = await retry(
+        lambda: work.options.planner(graph, settings, facts, stages.measure),
+        lambda: stages.learned,
+    )
     for plan in planned:
         verify_plan(plan.plan, graph.predecessors())
     return FoundPlans(
@@ -95,8 +86,8 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
         planned,
         _compared(work, usual.precision, planned, graph, runtimes),
         work.tolerance(usual.precision, graph),
-        counts.measured,
-        counts.reused,
+        stages.measured,
+        stages.reused,
     )
 
 

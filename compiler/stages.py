@@ -1,12 +1,11 @@
-"""Latencies of a program's stages: from the cache, else measured on the device.
-
-A bench that searches by itself answers from ``StageLatencies`` alone (process.py).
-"""
+"""Latencies of a program's stages and parts: from the cache, else measured on the device."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
+from math import inf
 from statistics import median
 from time import monotonic
 
@@ -15,77 +14,28 @@ from braid.compiler.device import Device, measure
 from braid.compiler.planner_messages import StageQuery
 from braid.compiler.report import Profiling, Report, Searching, StageMeasured, StagesReused
 from braid.compiler.retries import RetryWhileRestarting
+from braid.core.errors import InvalidArtefact, PreconditionFailed, Unavailable, WorkerFault
 from braid.core.graph import OpGraph
 from braid.core.measurement import StageLatency
 from braid.core.precision import TF32
 from braid.core.program import ProgramKey
 from braid.core.schedule import Stage
-from braid.engine.link.messages import MeasureStage
+from braid.engine.link.messages import MeasureParts, MeasureStage
 from braid.scheduler.signature import stage_signature
 from braid.scheduler.units import UnitGraph
+
+log = logging.getLogger("braid.jobs")
 
 ONE_THREAD = "@1"
 """Ends the cached signature of a unit measured on one thread."""
 
 
-class StageLatencies:
-    """Latencies of stages in microseconds: cached ones, and those measured in one search.
-
-    None is measured twice, unless the planner wants a fresh measurement, to tell two that are
-    nearly equal.
-    """
-
-    def __init__(self, precision: str, cached_us: Mapping[str, float] | None = None) -> None:
-        self._precision = precision
-        self._cached_us = dict(cached_us or {})
-        self._samples: dict[str, list[float]] = {}  # by cached name
-        self.measured = 0
-        self.learned = 0  # of the measured ones, those whose latency was not cached before
-        self.reused = 0
-
-    def name(self, query: StageQuery) -> str:
-        """Signature that the answer to a query is cached under."""
-        name = in_cache(query.signature, self._precision)
-        return name + (ONE_THREAD if query.ask == "work" else "")
-
-    def look_up(self, cached_us: Mapping[str, float]) -> None:
-        self._cached_us.update(cached_us)
-
-    def known_us(self, name: str) -> float | None:
-        return self._cached_us.get(name)
-
-    def to_measure(self, queries: Sequence[StageQuery]) -> list[bool]:
-        """Whether each query of a question takes a measurement; counts those that do not."""
-        fresh = [
-            query.ask == "again" or self.known_us(self.name(query)) is None for query in queries
-        ]
-        self.reused += fresh.count(False)
-        return fresh
-
-    def learn(self, name: str, timing: StageLatency) -> StageLatency:
-        """Take a measurement; returns what is to be cached.
-
-        That is the median of all samples that this search has of the stage.
-        """
-        known_us = self.known_us(name)
-        self.measured += 1
-        self.learned += known_us is None
-        samples = self._samples.setdefault(name, [] if known_us is None else [known_us])
-        samples.append(timing.latency_us)
-        latency = StageLatency(
-            median(samples),
-            max(timing.spread, (max(samples) - min(samples)) / median(samples)),
-            timing.repeats * len(samples),
-        )
-        self._cached_us[name] = latency.latency_us
-        return latency
-
-
 class StageMeasurer:
-    """Answers the planner's questions, one stage at a time.
+    """Answers the questions of one search, over all its tries, one stage at a time.
 
-    A new latency is kept before the next stage is measured, so none is ever measured twice,
-    by any compilation, whatever ends this one.
+    A new latency is kept before the next stage is measured, so none is ever measured twice, by any
+    compilation, whatever ends this one; unless the planner wants a fresh measurement, to tell two
+    that are nearly equal.
     """
 
     def __init__(
@@ -102,40 +52,85 @@ class StageMeasurer:
         self._report = report
         self._retry = retry
         self._is_searching = False
-        self.latencies = StageLatencies(program.precision)
+        self._known_us: dict[str, float] = {}  # by cached name, as all that follows
+        self._samples: dict[str, list[float]] = {}
+        self.measured = 0
+        self.learned = 0  # of the measured ones, those whose latency was not cached before
+        self.reused = 0
 
     async def measure(self, queries: Sequence[StageQuery]) -> Sequence[float]:
-        """Latencies in microseconds, in the order of the queries."""
-        latencies = self.latencies
-        names = [latencies.name(query) for query in queries]
-        latencies.look_up(await self._cache.find_latencies(names))
-        fresh = latencies.to_measure(queries)
+        """Latencies in microseconds, in the order of the queries; infinite: a part is refused."""
+        names = [self._name(query) for query in queries]
+        self._known_us.update(await self._cache.find_latencies(names))
+        if any(query.parts for query in queries):
+            return await self._of_parts(dict(zip(names, queries, strict=True)))
+        fresh = [
+            query.ask == "again" or name not in self._known_us
+            for query, name in zip(queries, names, strict=True)
+        ]
+        self.reused += fresh.count(False)
         self._report(StagesReused(fresh.count(False)))
         latencies_us: list[float] = []
         for query, name, is_fresh in zip(queries, names, fresh, strict=True):
             if self._is_searching:
-                self._report(Searching(latencies.measured))
+                self._report(Searching(self.measured))
             else:
                 self._report(Profiling(len(latencies_us), len(queries)))
-            latency_us = None if is_fresh else latencies.known_us(name)
-            if latency_us is None:
-                latency_us = await self._measure(query, name)
-            latencies_us.append(latency_us)
+            latencies_us.append(
+                await self._measure(query, name) if is_fresh else self._known_us[name]
+            )
         self._is_searching = True  # what is asked from now on depends on these answers
-        self._report(Searching(latencies.measured))
+        self._report(Searching(self.measured))
         return latencies_us
 
     async def _measure(self, query: StageQuery, name: str) -> float:
+        """Latency of this measurement; what is cached is the median of all of this search."""
         began = monotonic()
-        request = stage_request(self._program, query)
+        request = MeasureStage(self._program, query.stage, 1 if query.ask == "work" else None)
         timing = await self._retry(lambda: measure(self._device, request))
-        await self._cache.keep_latencies({name: self.latencies.learn(name, timing)})
+        self.measured += 1
+        self.learned += name not in self._known_us
+        known = [self._known_us[name]] if name in self._known_us else []
+        samples = self._samples.setdefault(name, known)
+        samples.append(timing.latency_us)
+        self._known_us[name] = median(samples)
+        latency = StageLatency(
+            median(samples),
+            max(timing.spread, (max(samples) - min(samples)) / median(samples)),
+            timing.repeats * len(samples),
+        )
+        await self._cache.keep_latencies({name: latency})
         self._report(StageMeasured(monotonic() - began))
         return timing.latency_us
 
+    async def _of_parts(self, queries: Mapping[str, StageQuery]) -> list[float]:
+        """Latencies of parts in microseconds; infinite where one is refused.
 
-def stage_request(program: ProgramKey, query: StageQuery) -> MeasureStage:
-    return MeasureStage(program, query.stage, 1 if query.ask == "work" else None)
+        That is not kept: another version of Braid may cut it otherwise. A device that dies of
+        them, or cannot read the model's file, costs the plans that have them and no other.
+        """
+        missing = {name: query for name, query in queries.items() if name not in self._known_us}
+        if missing:
+            request = MeasureParts(self._program, tuple(query.parts for query in missing.values()))
+            try:
+                measured = (await self._device.ask(request)).stages
+            except (PreconditionFailed, InvalidArtefact, Unavailable, WorkerFault) as error:
+                log.warning("no parts are measured", extra={"reason": str(error)})
+                return [inf] * len(queries)
+            told, kept = [], dict[str, StageLatency]()
+            for (name, query), outcome in zip(missing.items(), measured, strict=True):
+                if (us := outcome.latency_us) is not None:
+                    self._known_us[name], kept[name] = us, StageLatency(us, 0.0, 1)
+                units, who = [len(p.units) for p in query.parts], name.partition(" in ")[2]
+                told.append((units, who, outcome.problem if us is None else round(us)))
+            log.info("parts measured", extra={"units_who_us": told})
+            await self._cache.keep_latencies(kept)
+        return [self._known_us.get(name, inf) for name in queries]
+
+    def _name(self, query: StageQuery) -> str:
+        """Signature that the answer to a query is cached under."""
+        name = in_cache(query.signature, self._program.precision)
+        return name + (ONE_THREAD if query.ask == "work" else "")
 
 
 def in_cache(signature: str, precision: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from braid.compiler.cache import Cache
 from braid.compiler.device import Device
 from braid.compiler.imported_model import ImportedModel
-from braid.compiler.planner import DEFAULT_LIMITS, Planner, SearchLimits
+from braid.compiler.planner import Planner
 from braid.compiler.report import Report, Retrying
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples
@@ -35,9 +35,8 @@ MOST_DEATHS = 3
 class CompileOptions:
     """How to compile, beside what the model asks for."""
 
-    planner: Planner  # of a device whose bench does not search
+    planner: Planner
     tolerance: float  # of outputs in FP32, relative to the largest element of each
-    limits: SearchLimits = DEFAULT_LIMITS
     samples: GivenSamples = NO_SAMPLES
     side_by_side: bool = True  # whether runs side by side are measured, which then serve
     is_brief: bool = False  # a few runs of the sequential plan and of other runtimes, no search
@@ -94,6 +93,13 @@ class Work:
     @property
     def is_portfolio(self) -> bool:
         return self.imported.options.planner.planner == PORTFOLIO
+
+    @property
+    def rows_apart(self) -> int:
+        """Rows of a batch, if the import proved that none depends on another; else 0."""
+        batch = self.imported.report.batch
+        apart = batch is not None and not batch.alone and {*batch.outputs.values()} == {0}
+        return self.batch_size if apart else 0
 
     @property
     def retry(self) -> RetryWhileRestarting:

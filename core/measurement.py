@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -86,6 +87,8 @@ class DeviceFacts(Tagged, frozen=True):
     profiles: tuple[UnitProfile, ...] = ()  # one a unit, or none
     merge_groups: tuple[tuple[int, ...], ...] = ()  # units that can all become one kernel
     threads: int = 1  # groups that can run side by side
+    engines: Mapping[str, str] = {}  # that parts of the model may run in, and their versions
+    rows: int = 0  # of the batch; 0: they may depend on each other
 
 
 @dataclass(frozen=True, slots=True)

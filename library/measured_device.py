@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from braid.compiler.bench import MODULE, MeasuringProcess
-from braid.core.device_state import DeviceState
 from braid.core.errors import BraidError, StartupError
 from braid.engine.link.messages import ProgramRequest
 from braid.engine.link.options import WorkerOptions
@@ -37,14 +36,10 @@ class MeasuredDevice:
     precisions: tuple[str, ...]
     runtimes: tuple[str, ...]
     software: Mapping[str, str]
-    searches: bool = True
 
     async def load(self, digest: str, artefact: Path) -> None:
         self.artefacts[digest] = artefact
         await self.bench.load(digest)
-
-    async def find_state(self) -> DeviceState:
-        return (await self.bench.describe()).state
 
     async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         return await self.bench.call(request, on_progress)

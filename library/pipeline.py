@@ -23,7 +23,7 @@ from braid.compiler.larger_sizes import LargerSizes
 from braid.compiler.options import ModelOptions
 from braid.compiler.outcome import reason
 from braid.compiler.outcome import remarks as remarks_of
-from braid.compiler.planner import PlannerProcess, SearchLimits
+from braid.compiler.planner import PlannerProcess
 from braid.compiler.progress import (
     IMPORT_ENDS,
     BatchSizeProgress,
@@ -33,8 +33,8 @@ from braid.compiler.progress import (
     ReportProgress,
     batch_size_label,
 )
-from braid.compiler.regions import with_present_engines
 from braid.compiler.report import Event, Report
+from braid.compiler.results import with_present_engines
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, check_samples, read_given
 from braid.compiler.work import CompileOptions
@@ -281,9 +281,8 @@ async def _schedule(
         report = _say_nothing
     else:
         progress.begun()
-    limits = SearchLimits(settings.bench_memory_bytes, settings.planner_search_seconds)
-    planner = PlannerProcess(limits.memory_bytes, limits.seconds)
-    options = CompileOptions(planner, settings.tolerance, limits, samples, is_brief=is_brief)
+    planner = PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds)
+    options = CompileOptions(planner, settings.tolerance, samples, is_brief=is_brief)
     cache = Cache(folder.results, folder.call, device.device_key, list(keys.values()))
     new, graph = await compile(imported, device, batch_size, options, cache, report)
     if is_brief and pays is not None and not pays(new):

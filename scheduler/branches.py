@@ -1,18 +1,90 @@
-"""Long parallel branches of a graph: towers, or whole networks in one file.
+"""Lanes that each run a long part by themselves: branches of a graph, or rows of a batch.
 
     before ──┬─> a ─> a ─> a ──┬─> after        a lane for each branch, or for several short ones,
              └─> b ─> b ─> b ──┘                and nobody waits inside
 
-The pruned search of IOS has stages of a few units, after each of which all lanes wait.
+Branches are towers, or whole networks in one file. The pruned search of IOS has stages of a few
+units, after each of which all lanes wait. All lanes run in one engine, or on own kernels. Lanes
+that compute at once slow each other, so the time of all of them together decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from braid.core.graph import OpGraph
-from braid.core.margins import BRANCH_GAIN
+from braid.core.margins import BRANCH_GAIN, LANES_RATIO
+from braid.core.plan import Launch, StreamPlan
+from braid.core.schedule import Stage
+from braid.scheduler.cost import Parts
+from braid.scheduler.problem import Problem
+
+
+def plan_of_branches(problem: Problem) -> tuple[StreamPlan, tuple[Stage, ...]] | None:
+    """Run branches of the graph on a lane each; None: that gains too little.
+
+    They are measured alone by each engine, balanced over lanes by that, and measured side by side.
+    """
+    graph, threads, work_us = problem.graph, problem.facts.threads, problem.unit_latencies_us()
+    found = find_branches(graph, problem.borders, work_us, threads) if threads > 1 else None
+    if found is None:
+        return None
+    engines, count = ("", *problem.facts.engines), len(found.members)
+    alone_us = problem.parts_us(
+        [(problem.part(units, name, 1),) for name in engines for units in found.members]
+    )
+    stages: list[Parts] = []
+    for number, engine in enumerate(engines):
+        branches_us = alone_us[number * count : (number + 1) * count]
+        if max(branches_us) < inf:
+            lanes, _ = balanced(branches_us, threads)
+            joined = [sorted(unit for at in lane for unit in found.members[at]) for lane in lanes]
+            stages.append(tuple(problem.part(units, engine, 1) for units in joined))
+    stage, us = _fastest(problem, stages)
+    before, after = range(found.span.start), range(found.span.stop, len(graph))
+    rest_us = [sum(work_us[unit] for unit in units) for units in (before, after)]
+    if us + sum(rest_us) > LANES_RATIO * sum(work_us):
+        return None
+    launches = [Launch(unit, 0) for unit in before]
+    launches += [Launch(unit, lane) for lane, part in enumerate(stage) for unit in part.units]
+    launches += [Launch(unit, 0) for unit in after]
+    cuts = {found.span.start, found.span.stop} - {0, len(graph)}
+    parts = tuple(part for part in stage if part.engine)
+    plan = StreamPlan(tuple(launches), len(stage), tuple(sorted(cuts)), parts=parts)
+    around = [(tuple(units),) if units else () for units in (before, after)]
+    groups = around[0], tuple(part.units for part in stage), around[1]
+    timed = zip(groups, (rest_us[0], us, rest_us[1]), strict=True)
+    return plan, tuple(Stage(some, latency_us=took) for some, took in timed if some)
+
+
+def plan_of_rows(problem: Problem) -> tuple[StreamPlan, tuple[Stage, ...]] | None:
+    """Divide the rows of a batch over lanes; None: they do not divide so, or that takes long.
+
+    The engine that is best on most rows needs less time on fewer, so all lanes run in it.
+    """
+    rows, threads = problem.facts.rows, problem.facts.threads
+    lanes = min(threads, rows)
+    if lanes < 2 or threads % lanes:
+        return None
+    units, engines = range(len(problem.graph)), ("", *problem.facts.engines)
+    shares = [rows // lanes + (lane < rows % lanes) for lane in range(lanes)]
+    stages: list[Parts] = [
+        tuple(problem.part(units, engine, threads // lanes, share) for share in shares)
+        for engine in engines
+    ]
+    stage, us = _fastest(problem, stages)
+    if us > LANES_RATIO * sum(problem.unit_latencies_us()):
+        return None
+    launches = tuple(Launch(unit, 0) for unit in units)
+    return StreamPlan(launches, 1, parts=stage), (Stage((tuple(units),), latency_us=us),)
+
+
+def _fastest(problem: Problem, stages: Sequence[Parts]) -> tuple[Parts, float]:
+    """The fastest of some stages, and its latency in microseconds."""
+    together = zip(stages, problem.parts_us(stages), strict=True)
+    return min(together, key=lambda timed: timed[1], default=((), inf))
 
 
 class Branches(NamedTuple):

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from braid.core.plan import StreamPlan
+from braid.core.plan import EnginePart, StreamPlan
 from braid.core.schedule import Stage
 from braid.scheduler.streams import makespan_us
+
+Parts = tuple[EnginePart, ...]
+"""Parts of a model that run side by side."""
 
 
 class StageCost(Protocol):
@@ -28,6 +31,18 @@ class RepeatableCost(StageCost, Protocol):
 
     def measure_again_us(self, stage: Stage) -> float:
         """A fresh, independent measurement of a stage that was measured before."""
+        ...
+
+
+@runtime_checkable
+class PartsCost(StageCost, Protocol):
+    """A cost of engines, too."""
+
+    def parts_us(self, stages: Sequence[Parts]) -> Sequence[float]:
+        """Latencies in microseconds; infinite where a part is refused.
+
+        Stages on own kernels only come before others of the same units.
+        """
         ...
 
 

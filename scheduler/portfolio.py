@@ -17,6 +17,9 @@ from braid.scheduler.cost import StageCost
 from braid.scheduler.lowering import lower_stages
 from braid.scheduler.options import Join, PlannerSettings
 from braid.scheduler.planners import Planned, plan
+from braid.scheduler.problem import Problem
+from braid.scheduler.registry import IN_PARTS
+from braid.scheduler.stages import StageMemo
 from braid.scheduler.units import UnitGraph, as_units
 
 CONTENDERS = ("sequential", "greedy", "rammer", "lios", "opara", "nimble", "lazy-ios")
@@ -31,7 +34,8 @@ def candidates(
     options: PlannerSettings,
     facts: DeviceFacts | None = None,
 ) -> list[Planned]:
-    """Plans of all CONTENDERS under the limits of ``options``.
+    """Plans of all CONTENDERS under the limits of ``options``, and where there are engines those
+    with parts in them.
 
     ``cost`` is asked for the same stage by several planners; give one that remembers.
     """
@@ -51,6 +55,13 @@ def candidates(
             text = replace(entered, join=join).text
             # The search is that of the plan with barriers.
             _enter(by_plan, replace(planned, planner=text, plan=lowered, search_seconds=0.0))
+    if isinstance(graph, OpGraph) and facts is not None and facts.engines:
+        problem = Problem(units, StageMemo(cost), options, facts, graph)
+        for name, planner_in_parts in IN_PARTS.items():
+            if (found := planner_in_parts(problem)) is not None:
+                plan_in_parts, stages = found
+                predicted_us = sum(stage.latency_us or 0.0 for stage in stages)
+                _enter(by_plan, Planned(name, plan_in_parts, stages, predicted_us))
     return list(by_plan.values())
 
 

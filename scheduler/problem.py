@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 
+from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts
+from braid.core.plan import EnginePart
 from braid.core.schedule import Stage
 from braid.scheduler.blocks import Units, split_blocks
+from braid.scheduler.cost import Parts, PartsCost
 from braid.scheduler.dag import Dag, mask_of
 from braid.scheduler.endings import Endings, Pruning
 from braid.scheduler.options import PlannerSettings
@@ -14,13 +18,23 @@ from braid.scheduler.signature import StageKey, StageKeys, block_signature
 from braid.scheduler.stages import StageMemo, StageSpace, Strategies
 from braid.scheduler.units import UnitGraph
 
+MOST_CROSSING = 2
+"""Values that cross a border, at most, inputs of the graph aside."""
+
 
 class Problem:
     """One graph to plan. Only the memo changes while it is planned."""
 
     def __init__(
-        self, units: UnitGraph, memo: StageMemo, options: PlannerSettings, facts: DeviceFacts
+        self,
+        units: UnitGraph,
+        memo: StageMemo,
+        options: PlannerSettings,
+        facts: DeviceFacts,
+        graph: OpGraph | None = None,
     ) -> None:
+        """``graph``: of the units, for planners whose plans have parts of it."""
+        self._graph = graph
         self.units = units
         self.memo = memo
         self.options = options
@@ -63,5 +77,46 @@ class Problem:
         key = self._keys.key([mask_of(group) for group in stage.groups], stage.strategy)
         return self.memo.samples_us.get(key, [])
 
+    @property
+    def graph(self) -> OpGraph:
+        assert self._graph is not None, "only planners of parts ask for it, and have it"
+        return self._graph
+
+    @cached_property
+    def borders(self) -> dict[int, int]:
+        """Positions between units at which parts of the model's file can be cut: ``borders``."""
+        return borders(self.graph, self.graph.sources)
+
+    def part(self, units: Iterable[int], engine: str, threads: int, rows: int = 0) -> EnginePart:
+        """Units in an engine; on own kernels if that is empty."""
+        version = self.facts.engines[engine] if engine else ""
+        return EnginePart(tuple(units), engine, version, threads, rows)
+
+    def parts_us(self, stages: Sequence[Parts]) -> Sequence[float]:
+        """Latencies of parts side by side in microseconds, as ``PartsCost`` says."""
+        assert isinstance(self.memo.cost, PartsCost)
+        return self.memo.cost.parts_us(stages)
+
     def _key(self, groups: Sequence[Sequence[int]]) -> StageKey:
         return self._keys.key([mask_of(group) for group in groups])
+
+
+def borders(graph: OpGraph, tensors: Collection[str], most: int = MOST_CROSSING) -> dict[int, int]:
+    """Positions between units of a static graph at which it can be cut, and the bytes that cross.
+
+    Only ``tensors`` may cross, at most ``most`` of them. A region needs no other border: what it
+    reads was made before it, as units stand in order.
+    """
+    made = {value: at for at, unit in enumerate(graph.operators) for value in unit.outputs}
+    last = dict(made)
+    for at, unit in enumerate(graph.operators):
+        last.update((value, at) for value in unit.inputs if value in made)
+    crossing: dict[int, list[str]] = {at: [] for at in range(1, len(graph))}
+    for value, at in made.items():
+        for position in range(at + 1, last[value] + 1):
+            crossing[position].append(value)
+    return {
+        at: sum(graph.spec(value).size_bytes for value in values)
+        for at, values in crossing.items()
+        if 0 < len(values) <= most and all(value in tensors for value in values)
+    }

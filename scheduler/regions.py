@@ -5,21 +5,23 @@
 
 Collage (Jeon et al., PACT 2022) places libraries so on units and patterns. Here a region is long:
 every border costs a call and, often, a change of layout, and engines fuse what they are given.
+Regions are measured one by one, and in each engine the longest row of regions in which it is fast:
+what that takes less than its regions, it saves at borders that it need not know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, log
 from typing import NamedTuple
 
 from braid.core.graph import OpGraph
-from braid.core.tensor import DTYPE_BYTES, TensorType
+from braid.core.margins import PART_GAIN
+from braid.core.plan import EnginePart, Launch, StreamPlan
+from braid.core.schedule import Stage
+from braid.scheduler.problem import Problem
 
 MOST_REGIONS = 6
-
-MOST_CROSSING = 2
-"""Values that cross a border, at most, inputs of the graph aside."""
 
 LEAST_WORK = 0.08
 """Part of all work that each region has, at least: a small one pays for no border."""
@@ -34,6 +36,15 @@ BORDER_US = 200.0
 EQUAL = 0.05
 """Gain of a cut between units of the same kind, as a part of the work on its smaller side."""
 
+CALL_US = 30.0
+"""What a call of an engine costs beside its work, about, where it is not measured."""
+
+ONE_THREAD_US = 400.0
+"""A region that takes longer on all threads is not tried on one."""
+
+NEAR = 1.3
+"""An engine that takes so much longer than the fastest of a region has no part in it, about."""
+
 
 class Choice(NamedTuple):
     """Who runs a region."""
@@ -42,29 +53,80 @@ class Choice(NamedTuple):
     threads: int
 
 
-def borders(graph: OpGraph, tensors: Collection[str], most: int = MOST_CROSSING) -> dict[int, int]:
-    """Positions between units of a static graph at which it can be cut, and the bytes that cross.
-
-    Only ``tensors`` may cross, at most ``most`` of them. A region needs no other border: what it
-    reads was made before it, as units stand in order.
-    """
-    made = {value: at for at, unit in enumerate(graph.operators) for value in unit.outputs}
-    last = dict(made)
-    for at, unit in enumerate(graph.operators):
-        last.update((value, at) for value in unit.inputs if value in made)
-    crossing: dict[int, list[str]] = {at: [] for at in range(1, len(graph))}
-    for value, at in made.items():
-        for position in range(at + 1, last[value] + 1):
-            crossing[position].append(value)
-    return {
-        at: sum(_size_bytes(graph.spec(value)) for value in values)
-        for at, values in crossing.items()
-        if 0 < len(values) <= most and all(value in tensors for value in values)
+def plan_of_regions(problem: Problem) -> tuple[StreamPlan, tuple[Stage, ...]] | None:
+    """Measure regions in each engine; None: no mixed plan is expected to be faster."""
+    graph, threads, at = problem.graph, problem.facts.threads, problem.borders
+    spans = regions(graph, at, problem.unit_latencies_us())
+    if len(spans) < 2:
+        return None
+    wide = [Choice(engine, threads) for engine in problem.facts.engines]
+    costs = _measured(problem, spans, [[Choice("", threads), *wide]] * len(spans))
+    runs = {choice: run for choice in wide if (run := _near_run(costs, choice))}
+    if not runs or not all(costs):
+        return None
+    one_thread = [_worth_one_thread(us) if threads > 1 else [] for us in costs]
+    joined = [range(spans[run[0]].start, spans[run[-1]].stop) for run in runs.values()]
+    beside = _measured(problem, [*spans, *joined], [*one_thread, *([choice] for choice in runs)])
+    narrow, together = beside[: len(spans)], beside[len(spans) :]
+    saved_us = {
+        choice: max(0.0, sum(costs[at][choice] for at in run) - us[choice]) / (len(run) - 1)
+        for (choice, run), us in zip(runs.items(), together, strict=True)
+        if len(run) > 1 and choice in us
     }
+    costs = [{**us, **others} for us, others in zip(costs, narrow, strict=True)]
+
+    def price_us(region: int, before: Choice, after: Choice) -> float:
+        if before == after:
+            return -saved_us.get(after, CALL_US) if after.engine else 0.0
+        is_own = not (before.engine and after.engine)
+        return at[spans[region].start] / BYTES_PER_US if is_own else 0.0
+
+    path, predicted_us = cheapest(costs, price_us)
+    if len(set(path)) == 1 or predicted_us > (1 - PART_GAIN) * least_of_one(costs, price_us):
+        return None
+    runs_us = runs_of(spans, path, costs, price_us)
+    parts = tuple(_part(problem, span, choice) for span, choice, _ in runs_us if choice.engine)
+    launches = tuple(Launch(unit, 0) for unit in range(len(graph)))
+    stages = tuple(Stage((tuple(span),), latency_us=us) for span, _, us in runs_us)
+    return StreamPlan(launches, 1, parts=parts), stages
 
 
-def _size_bytes(spec: TensorType) -> int:
-    return spec.elements * DTYPE_BYTES[spec.dtype]
+def _part(problem: Problem, span: range, choice: Choice) -> EnginePart:
+    return problem.part(span, choice.engine, choice.threads)
+
+
+def _measured(
+    problem: Problem, spans: Sequence[range], choices: Sequence[Sequence[Choice]]
+) -> list[dict[Choice, float]]:
+    """Latencies in microseconds of each span by who runs it, without those refused."""
+    asked = [(at, choice) for at, some in enumerate(choices) for choice in some]
+    parts = [(_part(problem, spans[at], choice),) for at, choice in asked]
+    costs: list[dict[Choice, float]] = [{} for _ in spans]
+    for (at, choice), us in zip(asked, problem.parts_us(parts), strict=True):
+        if us < inf:
+            costs[at][choice] = us
+    return costs
+
+
+def _is_near(us: float, costs: Mapping[Choice, float]) -> bool:
+    return us <= NEAR * min(costs.values())
+
+
+def _worth_one_thread(costs: Mapping[Choice, float]) -> list[Choice]:
+    """Engines on one thread that may be the fastest of a region, by costs on all threads."""
+    if min(costs.values()) > ONE_THREAD_US:
+        return []
+    return [Choice(c.engine, 1) for c, us in costs.items() if c.engine and _is_near(us, costs)]
+
+
+def _near_run(costs: Sequence[Mapping[Choice, float]], choice: Choice) -> range:
+    """The longest row of regions in which an engine is near the fastest; may be empty."""
+    longest, start = range(0), 0
+    for at, us in enumerate(costs):
+        if choice not in us or not _is_near(us[choice], us):
+            start = at + 1
+        longest = max(longest, range(start, at + 1), key=len)
+    return longest
 
 
 def border_us(size_bytes: int) -> float:
@@ -179,12 +241,8 @@ def least_of_one(
     costs_us: Sequence[Mapping[Choice, float]], price_us: Callable[[int, Choice, Choice], float]
 ) -> float:
     """Cost of the cheapest that runs all regions; infinite if none can."""
-    shared = set(costs_us[0]).intersection(*costs_us[1:])
-    return min(
-        (
-            sum(costs[choice] for costs in costs_us)
-            + sum(price_us(region, choice, choice) for region in range(1, len(costs_us)))
-            for choice in shared
-        ),
-        default=inf,
-    )
+
+    def price_of_one(region: int, before: Choice, after: Choice) -> float:
+        return price_us(region, before, after) if before == after else inf
+
+    return cheapest(costs_us, price_of_one)[1]

@@ -7,14 +7,17 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from braid.core.plan import StreamPlan
 from braid.core.schedule import Stage
 from braid.scheduler import ios
+from braid.scheduler.branches import plan_of_branches, plan_of_rows
 from braid.scheduler.counts import SearchCounts
 from braid.scheduler.lazy import Budget, plan_lazily
 from braid.scheduler.lios import lios
 from braid.scheduler.nimble import nimble
 from braid.scheduler.opara import opara
 from braid.scheduler.problem import Problem
+from braid.scheduler.regions import plan_of_regions
 from braid.scheduler.stages import Strategies
 from braid.scheduler.streams import StreamSchedule
 from braid.scheduler.waves import greedy, rammer
@@ -74,3 +77,14 @@ PLANNERS: Mapping[str, Planner] = {
     "opara": _on_streams(opara),
     "nimble": _on_streams(nimble),
 }
+
+PartsPlanner = Callable[[Problem], tuple[StreamPlan, tuple[Stage, ...]] | None]
+"""Returns a plan with its stages, whose latencies add up to its own; None: none is to be compared.
+"""
+
+IN_PARTS: Mapping[str, PartsPlanner] = {
+    "regions": plan_of_regions,
+    "branches": plan_of_branches,
+    "rows": plan_of_rows,
+}
+"""Planners whose plans have long parts in engines or on lanes; the portfolio asks them."""

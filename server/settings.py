@@ -320,8 +320,13 @@ class Settings(FleetSettings):
 
     @property
     def bench_memory_bytes(self) -> int:
-        """Memory of a process that registrations measure or search in."""
+        """Memory of a process that registrations measure in."""
         return self._parts()["bench_memory_bytes"]
+
+    @property
+    def planner_memory_bytes(self) -> int:
+        """Memory of a search for plans: of what the budget leaves."""
+        return self.bench_memory_bytes // 2
 
     @property
     def import_together_bytes(self) -> int:

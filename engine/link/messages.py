@@ -145,23 +145,6 @@ class Calibrated(Tagged, frozen=True):
     how: Quantisation
 
 
-class SearchProgress(Tagged, frozen=True):
-    """What happened in a search since it was told last."""
-
-    done: int  # of the first question's latencies
-    total: int  # 0: the planner searches by now
-    measured_s: tuple[float, ...]  # that each stage took which was measured
-    reused: int  # latencies that needed no measurement
-    learned: int  # of the measured ones, those that were not cached before
-    latencies: Mapping[str, StageLatency]  # to be cached, by signature
-
-
-class SearchResult(Tagged, frozen=True):
-    """All plans that a planner offers."""
-
-    plans: str  # JSON, which takes long to read where there are many units
-
-
 # Requests.
 
 
@@ -250,16 +233,6 @@ class MeasureParts(MeasurementRequest[PartMeasurements], frozen=True):
     stages: tuple[tuple[EnginePart, ...], ...]
 
 
-class SearchPlans(MeasurementRequest[SearchResult], frozen=True):
-    """Plan a program, and measure what the planner asks for; answered by a bench that searches."""
-
-    planner: str  # its name and options, as PlannerSettings reads them
-    facts: DeviceFacts
-    cached_us: str  # latencies that need no measurement, by signature: JSON
-    memory_bytes: int  # that the search may take
-    seconds: float  # CPU time that it may take from one question to the next
-
-
 class Calibrate(MeasurementRequest[Calibrated], frozen=True):
     """Find how a program computes on 8-bit integers."""
 
@@ -289,7 +262,6 @@ AnyRequest = (
     | MeasureStage
     | ComparePlans
     | MeasureParts
-    | SearchPlans
     | Calibrate
     | CompareThroughput
 )
@@ -305,7 +277,6 @@ AnyReply = (
     | StageLatency
     | PlanMeasurements
     | PartMeasurements
-    | SearchResult
     | Calibrated
     | ThroughputMeasurements
 )
@@ -328,11 +299,10 @@ class WorkerAnswer(Tagged, frozen=True):
 
 
 class WorkerProgress(Tagged, frozen=True):
-    """How far a call is: the fraction done, in [0, 1], or what happened in a search."""
+    """How far a call is: the fraction done, in [0, 1]."""
 
     call: int
     fraction: float
-    search: SearchProgress | None = None
 
 
 class WorkerFailure(Tagged, frozen=True):

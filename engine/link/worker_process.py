@@ -44,8 +44,8 @@ from braid.engine.processes.child import ChildProcess, Streams
 from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.engine.processes.environment import cuda_environment, library_environment
 
-OnProgress = Callable[[Any], None]
-"""Told how far a long call is, now and then: the fraction done; of a search, a SearchProgress."""
+OnProgress = Callable[[float], None]
+"""Told how far a long call is, now and then: the fraction done."""
 
 END_SECONDS = 2.0  # between SIGTERM and SIGKILL
 CAUSE_SECONDS = 0.2  # seconds to wait for the cause of an end after the link has closed
@@ -192,10 +192,10 @@ class WorkerProcess(asyncio.Protocol):
             match message:
                 case WorkerAnswer() | WorkerFailure():
                     self._answered(message)
-                case WorkerProgress(number, fraction, search):
+                case WorkerProgress(number, fraction):
                     call = self._watch.calls.get(number)
                     if call is not None and call.on_progress is not None:
-                        call.on_progress(fraction if search is None else search)
+                        call.on_progress(fraction)
                 case DeviceIsLost(reason):
                     self._last_words = reason
 

@@ -47,7 +47,6 @@ MODULE = "braid.engine.processes.fork_server"
 PRELOADED = (
     "onnxruntime",
     "braid.compiler.planning",
-    "braid.compiler.search_thread",
     "braid.engine.importer.sandbox.pipeline",
     "braid.engine.importer.upload.uploaded_model",
     "braid.engine.worker.process.assembly",

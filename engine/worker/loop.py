@@ -43,7 +43,6 @@ from braid.engine.link.messages import (
     PrepareExecutable,
     ReleaseExecutable,
     RunExecutable,
-    SearchProgress,
     UnloadModel,
     WorkerAnswer,
     WorkerCall,
@@ -304,13 +303,11 @@ class Worker(YieldToRequests):
             self._work.begin_work()
             self._fail(current.call, error)
 
-    def _tell(self, current: _Background, progress: SearchProgress | float | None) -> None:
+    def _tell(self, current: _Background, progress: float | None) -> None:
         """Report the progress of a task, fractions in steps of 2 %."""
         if current.call is None or progress is None:
             return
-        if isinstance(progress, SearchProgress):
-            self._channel.send(WorkerProgress(current.call, 0.0, progress))
-        elif progress >= current.told + 0.02:
+        if progress >= current.told + 0.02:
             current.told = progress
             self._channel.send(WorkerProgress(current.call, progress))
 

@@ -324,12 +324,19 @@ class ModelTable:
         model, program = self.model(key.digest), self.program(key)
         return in_thread(lambda: EngineParts(self._backend, model, key, program), self._pause)
 
-    def open_parts(self, key: ProgramKey, parts: Sequence[EnginePart]) -> OpenedParts:
-        """Open all parts of a plan, answering requests meanwhile; may raise PreconditionFailed."""
+    def open_parts(
+        self, key: ProgramKey, parts: Sequence[EnginePart], of_file: EngineParts | None = None
+    ) -> OpenedParts:
+        """Open parts that run in one plan or stage, answering requests meanwhile.
+
+        ``of_file``: where they are cut out, if that was read. Raises as ``EngineParts``.
+        """
+        if not parts:
+            return NO_PARTS
         if parts[0].rows:
             return dict.fromkeys(parts, self._open_rows(key, parts))
-        of_file = self.engine_parts(key)
-        return in_thread(lambda: {part: of_file.open(part) for part in parts}, self._pause)
+        cut = of_file or self.engine_parts(key)
+        return in_thread(lambda: {part: cut.open(part) for part in parts}, self._pause)
 
     def _open_rows(self, key: ProgramKey, parts: Sequence[EnginePart]) -> BoundUnit:
         """Open a model on a lane for each of ``parts``, which divide the rows of a batch.

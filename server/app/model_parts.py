@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from braid.compiler.planner import PlannerProcess, SearchLimits
+from braid.compiler.planner import PlannerProcess
 from braid.core.background import BackgroundTasks
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
@@ -147,8 +147,7 @@ def _job_services(made_from: MadeFrom, serving: ServingModels, residency: Reside
         import_model=Imports(import_model, settings.import_limits, settings.import_together_bytes),
         quiet=serving.quiet,
         devices=devices.all,
-        planner=PlannerProcess(settings.bench_memory_bytes, settings.planner_search_seconds),
-        limits=SearchLimits(settings.bench_memory_bytes, settings.planner_search_seconds),
+        planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
         models=serving,
         room=residency,
         observer=metrics.jobs,

@@ -377,14 +377,6 @@ class Device:
         self._loaded(program.digest)
         return (await self.link.call(DescribeProgram(program))).graph
 
-    @property
-    def searches(self) -> bool:
-        return self.bench.searches
-
-    async def find_state(self) -> DeviceState:
-        """Distances between the cores that it measures on, now."""
-        return (await self.bench.describe()).state
-
     async def look(self) -> None:
         """Measure the distances between its cores, of which ``state`` tells from then on.
 

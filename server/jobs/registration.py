@@ -35,8 +35,8 @@ from braid.compiler.progress import (
     ReportProgress,
     batch_size_label,
 )
-from braid.compiler.regions import with_present_engines
 from braid.compiler.report import Event, StageMeasured, StagesReused
+from braid.compiler.results import with_present_engines
 from braid.compiler.retries import RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, read_given
 from braid.compiler.work import CompileOptions
@@ -375,7 +375,6 @@ async def _make(target: _Target, services: JobServices, progress: BatchSizeProgr
         options = CompileOptions(
             services.planner,
             services.tolerance,
-            services.limits,
             target.samples,
             services.side_by_side,
             is_brief,

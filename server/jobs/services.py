@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from braid.compiler.planner import DEFAULT_LIMITS, Planner, SearchLimits
+from braid.compiler.planner import Planner
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.core.keyed_locks import KeyedLocks
 from braid.server.jobs.interfaces import (
@@ -35,7 +35,6 @@ class JobServices:
     observer: JobObserver
     on_schedule: Sequence[OnSchedule]  # told after a schedule serves
     tolerance: float  # of outputs in FP32, relative to the largest element
-    limits: SearchLimits = DEFAULT_LIMITS
     quiet: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)  # returns once no device runs
     files: Files = field(default_factory=Files)  # that other servers use, too
     side_by_side: bool = True  # whether registrations measure runs side by side, which then serve

@@ -9,11 +9,11 @@ import pytest
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorType
+from braid.scheduler.problem import borders
 from braid.scheduler.regions import (
     LEAST_WORK,
     MOST_REGIONS,
     Choice,
-    borders,
     cheapest,
     least_of_one,
     regions,

@@ -209,6 +209,7 @@ def test_the_limits_of_all_processes_add_up_to_no_more_than_the_budget(
 
     assert sum(counts[name] * size for name, size in parts.items()) <= settings.memory_bytes
     assert parts["worker"] > settings.memory_bytes // devices // 5
+    assert settings.planner_memory_bytes == settings.bench_memory_bytes // 2
 
 
 def test_the_usual_budget_is_four_fifths_of_what_the_container_may_use(

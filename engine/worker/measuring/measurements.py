@@ -6,7 +6,7 @@ for one repetition at most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -40,12 +40,11 @@ from braid.engine.link.messages import (
     PartMeasurements,
     PlanMeasurements,
     ProgramKernels,
-    SearchProgress,
 )
 from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.program.engines import Whole
 from braid.engine.program.merge import merge_groups
-from braid.engine.program.program import NO_PARTS, BoundUnit, Program
+from braid.engine.program.program import Program
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
@@ -53,14 +52,14 @@ from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.rounds import RoundOptions
 from braid.engine.timing.runs import TimedRun
 from braid.engine.worker.checked_inputs import inputs_to_check
-from braid.engine.worker.engine_parts import EngineParts, border_of, check_part
+from braid.engine.worker.engine_parts import border_of, check_part
 from braid.engine.worker.measuring.calibration import calibrated
 from braid.engine.worker.measuring.lost_numbers import most_lost
 from braid.engine.worker.measuring.sensitivity import most_rounded
 from braid.engine.worker.measuring.throughput import Throughput
 from braid.engine.worker.models import ModelTable, result_memory, seeded_inputs
 
-Task = Generator[SearchProgress | float | None, None, AnyReply]  # a number is the fraction done
+Task = Generator[float | None, None, AnyReply]  # a number is the fraction done
 
 
 class Measurements:
@@ -129,15 +128,18 @@ class Measurements:
             yield None
             units = frozenset(unit for part in stage for unit in part.units)
             try:
-                opened = self._opened(key, of_file, stage, values)
+                delegated = [part for part in stage if part.engine or part.rows]
+                opened = self._models.open_parts(key, delegated, of_file)
+                for unit in opened.values():
+                    check_part(unit, values)
+                lanes = stage[:1] if stage[0].rows else stage
+                is_alone = len(stage) == 1 and not delegated and stage[0].threads == 1
                 asked = AskedStage(
-                    [part.units for part in stage][: len(opened)],
-                    1
-                    if len(stage) == 1 and not stage[0].engine and stage[0].threads == 1
-                    else None,
+                    [part.units for part in lanes],
+                    1 if is_alone else None,
                     "concurrent",
                     PART_RATIO * own_us.get(units, inf),
-                    opened,
+                    [opened.get(part) for part in lanes],
                 )
                 timing = yield from self._backend.measure(program, inputs, asked, self._pause)
                 if not any(part.engine for part in stage):
@@ -147,28 +149,6 @@ class Measurements:
                 measured.append(PartMeasurement(problem=str(error)))
         self.forget()
         return PartMeasurements(tuple(measured))
-
-    def _opened(
-        self,
-        key: ProgramKey,
-        of_file: EngineParts | None,  # of which parts are cut out
-        stage: Sequence[EnginePart],
-        values: Mapping[int, Tensor],
-    ) -> list[BoundUnit | None]:
-        """Open what replaces each group, or None; ``PreconditionFailed`` if an engine errs."""
-        opened: list[BoundUnit | None]
-        if stage[0].rows:
-            opened = [self._models.open_parts(key, stage)[stage[0]]]
-        else:
-            opened = [
-                in_thread(partial(of_file.open, part), self._pause)
-                if of_file is not None and part.engine
-                else None
-                for part in stage
-            ]
-        for unit in filter(None, opened):
-            check_part(unit, values)
-        return opened
 
     def _border_values(
         self, program: Program, parts: Iterable[EnginePart], inputs: Mapping[str, Tensor]
@@ -264,7 +244,7 @@ class Measurements:
     ) -> TimedContender:
         """Prepare a plan for a comparison; one that cannot be is a contender that cannot run."""
         try:
-            opened = self._models.open_parts(key, plan.parts) if plan.parts else NO_PARTS
+            opened = self._models.open_parts(key, plan.parts)
             ready = self._models.ready(program, plan, opened=opened)
         except (DeviceOutOfMemory, PreconditionFailed, InvalidArtefact) as error:
             return TimedContender(_absent, problem=str(error))

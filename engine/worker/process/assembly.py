@@ -8,7 +8,6 @@ import mmap
 import os
 import signal
 import socket
-from collections.abc import Callable
 
 import torch
 
@@ -26,6 +25,7 @@ from braid.engine.link.options import LOST_EXIT_CODE, WorkerOptions
 from braid.engine.ops.meta_kernels import leave_compiler_out
 from braid.engine.processes.log_lines import log_as_lines
 from braid.engine.runtime.memory import keep_freed_memory
+from braid.engine.runtime.priority import process_gives_way
 from braid.engine.runtime.threads import usable_cpus
 from braid.engine.timing.samples import TimerOptions
 from braid.engine.worker.loop import Worker
@@ -37,8 +37,10 @@ LOCKED_BYTES = 256 << 20  # most that is page-locked for requests, by each worke
 
 
 @torch.inference_mode()
-def serve(arguments: argparse.Namespace, extend: Callable[[Worker], None]) -> None:
+def serve(arguments: argparse.Namespace) -> None:
     options: WorkerOptions = from_json(WorkerOptions, json.loads(arguments.options))
+    if options.gives_way:
+        process_gives_way()
     if options.memory_bytes:
         limit_memory(options.memory_bytes)
     log_as_lines()
@@ -57,9 +59,7 @@ def serve(arguments: argparse.Namespace, extend: Callable[[Worker], None]) -> No
                 channel.send(WorkerFailure.of(message.number, error))
         return
     try:
-        worker = Worker(channel, arena, backend, work)
-        extend(worker)
-        worker.serve()
+        Worker(channel, arena, backend, work).serve()
     except DeviceLost as error:
         channel.send(DeviceIsLost(str(error)))
         # Not by the interpreter's own way out: libraries would wait for the device.

@@ -6,32 +6,21 @@ fork server ──> braid.engine.worker.process.main ──> assembly.serve
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
 from braid.engine.runtime.priority import ends_before_the_server
-from braid.engine.worker.loop import Worker
 from braid.engine.worker.process.assembly import serve
 
 
 def main() -> None:
     """Serve one link until it closes; its descriptors are inherited from the front end."""
-    serve_link(arguments_of_worker())
-
-
-def serve_link(
-    arguments: argparse.Namespace, extend: Callable[[Worker], None] = lambda worker: None
-) -> None:
-    ends_before_the_server()
-    serve(arguments, extend)
-
-
-def arguments_of_worker() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Braid device worker (started by the server)")
     parser.add_argument("--link-fd", type=int, required=True)
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--arena-fd", type=int, required=True)
     parser.add_argument("--options", required=True, help="WorkerOptions as JSON")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    ends_before_the_server()
+    serve(arguments)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from braid.compiler.options import ModelOptions
 from braid.compiler.planner import MeasureStages
 from braid.compiler.planner_messages import StageQuery
 from braid.compiler.retries import RetryPauses
-from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph, graph_to_json
 from braid.core.measurement import (
@@ -51,10 +50,7 @@ from braid.engine.link.messages import (
     DescribeProgram,
     FindFacts,
     FindKernels,
-    MeasureParts,
     MeasureStage,
-    PartMeasurement,
-    PartMeasurements,
     PlaceMeasurement,
     PlanMeasurements,
     ProgramDescription,
@@ -189,7 +185,6 @@ class FakeDevice:
     """Latency of a group: its units, of a stage: its longest group; times the batch size."""
 
     name = "cpu"
-    searches = False
     software: Mapping[str, str] = {"torch": "fake"}
 
     def __init__(self) -> None:
@@ -224,7 +219,6 @@ class FakeDevice:
         self.pause_s = 0.0
         self.fails_at = 0  # this batch size
         self.refusal: Exception | None = None  # to load models
-        self.state = UNKNOWN
 
     @property
     def bench(self) -> Any:
@@ -246,9 +240,6 @@ class FakeDevice:
         if self.refusal is not None:
             raise self.refusal
         self.loads.append(digest)
-
-    async def find_state(self) -> DeviceState:
-        return self.state
 
     async def ask(self, request: Any, on_progress: Callable[[float], None] | None = None) -> Any:
         told = on_progress or (lambda _: None)
@@ -273,8 +264,6 @@ class FakeDevice:
                 if self.calibration_error is not None:
                     raise self.calibration_error
                 return Calibrated(self.quantisation)
-            case MeasureParts(stages=stages):
-                return PartMeasurements((PartMeasurement(problem="no parts here"),) * len(stages))
             case CompareThroughput():
                 return ThroughputMeasurements(tuple(self.side_by_side))
         raise AssertionError(f"nobody asks for {request}")
