@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from msgspec import structs
 
 from braid.compiler.bench import MakeMeasuringHost, measuring_host
-from braid.core.device_state import UNKNOWN, DeviceState
+from braid.core.device_state import UNKNOWN
 from braid.core.errors import (
     DamagedArtefact,
     DeviceOutOfMemory,
