@@ -25,12 +25,12 @@ from braid.core.plan import EnginePart, Launch, StreamPlan
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import MIXED, Schedule
 from braid.engine.cpu.engines import ENGINES, installed_engines
-from braid.server.store.store import Store
 from braid_client import BraidError, DeadlineExceeded, ResourceExhausted, RetryPolicy
 from braid_client.aio import AsyncClient
 from campaigns.traffic import LATE_S, Question, questions
 from tests.clock import until
 from tests.models.small import small_cnn
+from tests.service.contests import change_schedules
 from tests.service.server_process import BRAID, ServerProcess
 
 MODEL = "mixed"
@@ -68,17 +68,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def serve_mixed(server: ServerProcess, path: Path) -> None:
     """Start a server with the model, each of whose batch sizes has a plan with parts in engines."""
-    server.start().import_ahead(path)
-    with server.client() as client:
-        client.register(MODEL, path, batch_sizes=SIZES, planner="sequential", wait=True)
+    server.start().register({MODEL: path}, SIZES)
     assert server.stop() == 0
-    store = Store.open(server.store)
-    try:
-        (model,) = store.models()
-        for schedule in store.schedules_of(model.sha256):
-            store.put_schedule(mixed(schedule))
-    finally:
-        store.close()
+    change_schedules(server.store, mixed)
     server.start()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,3 +33,10 @@ def until(look: Callable[[], T], seconds: float = 120.0, why: Callable[[], objec
         assert time.monotonic() < deadline, f"not within {seconds} s; {why()}"
         time.sleep(LOOK_EVERY_S)
     return answer
+
+
+async def until_true(look: Callable[[], object], seconds: float = 120.0) -> None:
+    """As ``until``, of what tasks of this process bring about."""
+    async with asyncio.timeout(seconds):
+        while not look():  # noqa: ASYNC110  (it has no event)
+            await asyncio.sleep(0.001)

@@ -122,12 +122,8 @@ class Target:
         numbers, text = doubling(folder / "doubling.onnx", TensorProto.FLOAT), folder / "text.onnx"
         onnx.save_model(greeting(), text)
         grown, values = repeating(folder / "grown.onnx"), by_values(folder / "values.onnx")
-        self.server.import_ahead(numbers, text, grown, values)
-        with self.admin() as client:
-            models = {KEPT: numbers, PREY: numbers, TEXT: text, VALUES: values}
-            for name, model in models.items():
-                client.register(name, model, batch_sizes=[1, 2], planner="sequential", wait=True)
-            client.register(GROWN, grown, batch_sizes=[1], planner="sequential", wait=True)
+        models = {KEPT: numbers, PREY: numbers, TEXT: text, VALUES: values}
+        self.server.register(models, (1, 2)).register({GROWN: grown})
         self.answer()
 
     def admin(self) -> Client:

@@ -104,10 +104,9 @@ def test_names_in_a_model_stay_data(number: int, target: Target, tmp_path: Path)
     """The model serves under its own names, or is refused: both are right."""
     name = NAMES[number]
     file = model(name, tmp_path / "model.onnx")
-    target.server.import_ahead(file)
+    target.server.register({"named": file})
 
     with target.admin() as client:
-        client.register("named", file, batch_sizes=[1], planner="sequential", wait=True)
         x = np.array([[-1, 2, 3]], np.float32)
         answer = client.infer("named", {f"x{name}": x})
         assert np.array_equal(answer.outputs[f"y{name}"], 2 * np.maximum(x, 0))

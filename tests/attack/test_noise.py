@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from campaigns.noise import Outcomes, Sender, messages, methods_of
+from campaigns.noise import Outcomes, Sender
 from tests.attack.target import Target
 
 pytestmark = pytest.mark.ci
@@ -28,14 +26,3 @@ async def test_no_message_is_the_servers_mistake(target: Target) -> None:
     assert target.tracebacks() == []
     assert 0 < target.server.log.count("a message cannot be decoded") < outcomes.messages / 2
     target.check()
-
-
-def test_reflection_names_the_methods(target: Target) -> None:
-    assert len(methods_of(target.address, target.metadata)) > 30
-
-
-@pytest.mark.parametrize("seed", [3, 4])
-def test_a_seed_makes_the_same_messages(target: Target, seed: int) -> None:
-    for method in methods_of(target.address, target.metadata):
-        first, again = (list(messages(method, random.Random(seed))) for _ in range(2))
-        assert first == again

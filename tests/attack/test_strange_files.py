@@ -195,10 +195,7 @@ def models_served(folder: Path, count: int) -> Served:
     files = {f"adds-{n}": adds(folder / f"{n}.onnx", n) for n in range(count)}
     server = ServerProcess(folder / "store").start()
     try:
-        server.import_ahead(*files.values())
-        with server.client() as client:
-            for name, file in files.items():
-                client.register(name, file, batch_sizes=[1], planner="sequential", wait=True)
+        server.register(files)
     finally:
         code = server.stop()
     assert code == 0
@@ -284,9 +281,9 @@ def test_a_repository_of_strange_files_stops_nothing_else(tmp_path: Path) -> Non
         for model, kind in places
         if kind in NO_FILES and kind != "nothing" and not model.startswith("data")
     }
-    server = ServerProcess(tmp_path / "store", arguments=("--model-repository", str(root)))
-    try:
-        server.start()
+    with ServerProcess(
+        tmp_path / "store", arguments=("--model-repository", str(root))
+    ).start() as server:
         said = r"files of the repository do not serve +model=(\S+) "
         until(lambda: refused <= set(re.findall(said, server.log)), SECONDS, lambda: server.log)
         for path in ("/healthz", "/metrics", "/console/"):
@@ -295,8 +292,6 @@ def test_a_repository_of_strange_files_stops_nothing_else(tmp_path: Path) -> Non
             until(lambda: "good" in {model.name for model in client.models()}, SECONDS)
             assert answer(client, "good", 1) == (7, "1")
         assert server.stop() == 0
-    finally:
-        server.end()
 
 
 @pytest.mark.parametrize("kind", [*STRANGE, "brackets", "digits"])
@@ -343,13 +338,12 @@ def test_a_repository_whose_disk_hangs_stops_nothing_else(tmp_path: Path) -> Non
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     root, file = tmp_path / "repository", adds(tmp_path / "seven.onnx", 7)
     root.mkdir()
-    server = ServerProcess(
+    with ServerProcess(
         tmp_path / "store",
         arguments=("--model-repository", str(root)),
         LD_PRELOAD=str(library),
         HANGING="/repository/stuck-",
-    )
-    try:
+    ) as server:
         with server.start().client() as client:
             client.register("good", file, batch_sizes=[1], planner="sequential", wait=True)
             for number in range(12):
@@ -363,5 +357,3 @@ def test_a_repository_whose_disk_hangs_stops_nothing_else(tmp_path: Path) -> Non
             assert answer(client, "good", 1) == (7, "1")
             client.register("more", file, batch_sizes=[1], planner="sequential", wait=True)
         assert server.stop() == 0
-    finally:
-        server.end()

@@ -18,7 +18,7 @@ import pytest
 from rich.cells import cell_len
 
 from braid.core.schedule import Contender, Provenance
-from braid.server.cli.main import COMMANDS, main
+from braid.server.cli.main import main
 from braid.server.settings import Settings
 from braid_client.wire import admin_pb2
 from tests import ROOT
@@ -607,11 +607,6 @@ def test_versions_begin_at_one(braid: Braid) -> None:
     for wrong in ("latest:0", "latest:-1", "latest:1,2", "0", "1,0", ""):
         code, _, err = braid("serving", "echo", f"--versions={wrong}")
         assert (code, "give all, latest:N or numbers, from 1 on" in err) == (2, True)
-
-
-def test_every_command_has_help(braid: Braid) -> None:
-    for command in COMMANDS:
-        assert braid(command, "--help")[0] == 0
 
 
 def test_errors_are_one_line_and_name_the_request_where_the_server_is_to_blame(

@@ -27,8 +27,6 @@ from braid_client import (
     InvalidArgument,
     ModelNotFound,
     NotFound,
-    QueueFull,
-    ResourceExhausted,
     ScheduleNotFound,
     ServerError,
     TensorSpec,
@@ -139,14 +137,6 @@ def test_inference_is_tried_again_while_the_worker_restarts(braid: Any, server: 
     assert server.calls == ["Infer"] * 4
 
 
-def test_inference_gives_up_after_the_last_attempt(braid: Any, server: FakeServer) -> None:
-    server.fails("Infer", Code.UNAVAILABLE, times=9)
-
-    with pytest.raises(Unavailable, match="as scripted"):
-        braid.infer("echo", X)
-    assert server.calls == ["Infer"] * FAST.max_attempts
-
-
 def test_a_full_queue_is_tried_again_when_the_server_said(braid: Any, server: FakeServer) -> None:
     server.fails("Infer", Code.RESOURCE_EXHAUSTED, retry_after_ms="150")
 
@@ -155,36 +145,6 @@ def test_a_full_queue_is_tried_again_when_the_server_said(braid: Any, server: Fa
 
     assert time.monotonic() - started >= 0.15
     assert server.calls == ["Infer"] * 2
-
-
-def test_without_a_hint_an_exhausted_resource_is_not_asked_again(
-    braid: Any, server: FakeServer
-) -> None:
-    server.fails("Infer", Code.RESOURCE_EXHAUSTED)
-
-    with pytest.raises(ResourceExhausted) as caught:
-        braid.infer("echo", X)
-
-    assert not isinstance(caught.value, QueueFull)
-    assert server.calls == ["Infer"]
-
-
-def test_a_hint_beyond_the_deadline_is_not_waited_for(braid: Any, server: FakeServer) -> None:
-    server.fails("Infer", Code.RESOURCE_EXHAUSTED, retry_after_ms="300000")
-
-    started = time.monotonic()
-    with pytest.raises(QueueFull) as caught:
-        braid.infer("echo", X, timeout_s=100)
-
-    assert time.monotonic() - started < 100
-    assert caught.value.retry_after_s == 300.0
-
-
-def test_a_hint_that_is_no_number_is_no_hint(braid: Any, server: FakeServer) -> None:
-    server.fails("Infer", Code.RESOURCE_EXHAUSTED, retry_after_ms="soon")
-
-    with pytest.raises(ResourceExhausted, match="as scripted"):
-        braid.infer("echo", X)
 
 
 def test_reads_are_tried_again_but_deletions_never(braid: Any, server: FakeServer) -> None:
@@ -217,12 +177,6 @@ def test_a_call_without_a_deadline_gets_the_clients(server: FakeServer) -> None:
         pytest.raises(braid_client.DeadlineExceeded),
     ):
         braid.models()
-
-
-def test_no_server_is_unavailable() -> None:
-    with Client("127.0.0.1:1", retry=FAST) as braid, pytest.raises(Unavailable) as caught:
-        braid.models()
-    assert caught.value.request_id is None
 
 
 def test_a_connection_may_take_longer_than_the_pause_between_two(server: FakeServer) -> None:
@@ -262,20 +216,6 @@ def test_models_and_schedules_are_read(braid: Any) -> None:
     assert str(model.inputs[0]) == "x: FP32[batch, 3, 4, 4]"
     assert (model.state, model.batched, model.schedules[0].speedup) == ("SERVING", True, 1.5)
     assert braid.schedule("echo", 1, "cpu") == (SCHEDULE, GRAPH)
-
-
-def test_a_state_from_a_newer_server_is_unknown_not_an_error(
-    braid: Any, server: FakeServer
-) -> None:
-    server.models["echo"].state = 77  # type: ignore[assignment]
-
-    assert braid.model("echo").state == "UNKNOWN"
-
-
-def test_deletion_removes(braid: Any) -> None:
-    braid.delete("echo")
-
-    assert braid.models() == []
 
 
 def test_metadata_goes_with_every_call(server: FakeServer) -> None:
@@ -410,18 +350,3 @@ def test_a_port_that_does_not_speak_grpc_is_told_from_one_that_is_away(port_answ
         ):
             client.models()
         other.shutdown()
-
-
-def test_schedules_are_made_again_of_all_or_of_one(braid: Any, server: FakeServer) -> None:
-    job = braid.schedule_again("echo")
-    braid.schedule_again("echo", batch=4, device="cpu", version=2)
-
-    assert (job.id, job.model, job.state) == ("again-1", "echo", "QUEUED")
-    of_all, of_one = server.asked_again
-    assert (of_all.version, of_all.device, of_all.batch_size) == ("", "", 0)
-    assert (of_one.version, of_one.device, of_one.batch_size) == ("2", "cpu", 4)
-    with pytest.raises(ModelNotFound):
-        braid.schedule_again("nothing")
-    server.fails("ScheduleAgain", Code.FAILED_PRECONDITION)
-    with pytest.raises(FailedPrecondition):
-        braid.schedule_again("echo")

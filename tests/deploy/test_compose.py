@@ -1,4 +1,4 @@
-"""docker-compose.yml and its GPU override, against compose's own schema and our own promises."""
+"""The compose files, against compose's own schema and our own promises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from jsonschema import Draft201909Validator
 from tests import ROOT
 from tests.deploy.places import shipped, unknown_settings
 
-FILES = ("docker-compose.yml", "docker-compose.gpu.yml")
+FLEET = "docker-compose.fleet.yml"
+FILES = ("docker-compose.yml", "docker-compose.gpu.yml", FLEET)
+WHOLE = (FILES[0], FLEET)
+"""Those that are no override of another."""
 
 
 def document(name: str) -> dict[str, Any]:
@@ -28,29 +31,26 @@ def test_it_follows_the_compose_schema(name: str) -> None:
     Draft201909Validator(schema).validate(document(name))
 
 
-def test_the_schema_would_notice_a_mistake() -> None:
-    schema = json.loads(shipped("compose", "config/compose_spec.json").read_text())
-    broken = document(FILES[0])
-    broken["services"]["braid"]["volums"] = []
-
-    assert not Draft201909Validator(schema).is_valid(broken)
-
-
-def test_every_image_is_pinned_and_ours_are_built() -> None:
-    for name, service in document(FILES[0])["services"].items():
+@pytest.mark.parametrize("file", WHOLE)
+def test_every_image_is_pinned_and_ours_are_built(file: str) -> None:
+    for name, service in document(file)["services"].items():
         if "build" in service:
             assert (ROOT / service["build"]["context"] / "Dockerfile").exists()
         else:
-            assert re.search(r":v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}$", service["image"]), name
+            pinned = r":v?\d+\.\d[\d.]*(-alpine)?@sha256:[0-9a-f]{64}$"
+            assert re.search(pinned, service["image"]), name
 
 
-def test_every_service_is_confined() -> None:
-    for service in document(FILES[0])["services"].values():
-        assert service["read_only"]
-        assert service["cap_drop"] == ["ALL"]
-        assert "no-new-privileges:true" in service["security_opt"]
-        assert "memory" in service["deploy"]["resources"]["limits"]
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+@pytest.mark.parametrize("file", WHOLE)
+def test_every_service_is_confined_and_this_machine_only_reaches_it(file: str) -> None:
+    services = document(file)["services"]
+    for name, service in services.items():
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert "no-new-privileges:true" in service["security_opt"], name
+        assert "memory" in service["deploy"]["resources"]["limits"], name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+    assert {name for name, service in services.items() if "cap_add" in service} <= {"s3"}
 
 
 def test_what_triton_compiles_can_be_loaded() -> None:
@@ -63,8 +63,9 @@ def test_what_triton_compiles_can_be_loaded() -> None:
     assert "mode=1777" in options
 
 
-def test_what_is_mounted_exists_and_named_volumes_are_declared() -> None:
-    compose = document(FILES[0])
+@pytest.mark.parametrize("file", WHOLE)
+def test_what_is_mounted_exists_and_named_volumes_are_declared(file: str) -> None:
+    compose = document(file)
     for service in compose["services"].values():
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]

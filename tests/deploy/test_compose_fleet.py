@@ -1,4 +1,4 @@
-"""docker-compose.fleet.yml: against the schema of compose, our settings, and what it mounts."""
+"""docker-compose.fleet.yml beside our settings and the files of its services; see test_compose."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft201909Validator
 
 from braid.server.settings import PREFIX, Settings
 from tests import ROOT
 from tests.deploy.haproxy import FILE as HAPROXY
-from tests.deploy.places import DEPLOY, shipped, unknown_settings
+from tests.deploy.places import DEPLOY, unknown_settings
 
 COMPOSE = ROOT / "docker-compose.fleet.yml"
 DOCUMENT: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())  # merge keys are resolved
@@ -34,31 +33,11 @@ def settings_of(node: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return Settings()
 
 
-def test_it_follows_the_compose_schema() -> None:
-    schema = json.loads(shipped("compose", "config/compose_spec.json").read_text())
-
-    Draft201909Validator(schema).validate(DOCUMENT)
-
-
-def test_every_image_is_pinned_and_ours_is_built_with_what_a_fleet_needs() -> None:
-    for name, service in SERVICES.items():
-        if name in NODES:
-            assert service["build"]["args"]["EXTRAS"] == "fleet"
-        else:
-            assert re.search(r":v?[\d.]+(-alpine)?@sha256:[0-9a-f]{64}$", service["image"]), name
+def test_ours_is_built_with_what_a_fleet_needs_and_other_images_are_the_usual_ones() -> None:
+    assert {SERVICES[name]["build"]["args"]["EXTRAS"] for name in NODES} == {"fleet"}
     usual = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     for name in ("prometheus", "grafana"):
         assert SERVICES[name]["image"] == usual[name]["image"]
-
-
-def test_every_service_is_confined_and_this_machine_only_reaches_it() -> None:
-    for name, service in SERVICES.items():
-        assert service["read_only"], name
-        assert service["cap_drop"] == ["ALL"], name
-        assert "no-new-privileges:true" in service["security_opt"], name
-        assert "memory" in service["deploy"]["resources"]["limits"], name
-        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
-    assert {name for name, service in SERVICES.items() if "cap_add" in service} == {"s3"}
 
 
 def test_only_nodes_reach_the_database_and_the_files() -> None:
@@ -79,14 +58,6 @@ def test_secrets_stand_in_files_that_git_ignores() -> None:
         for name, value in service.get("environment", {}).items():
             is_secret = re.search("TOKEN|PASSWORD|SECRET|KEY", name) is not None
             assert not is_secret or value.startswith("/run/secrets/"), name
-
-
-def test_what_is_mounted_exists_and_named_volumes_are_declared() -> None:
-    for service in SERVICES.values():
-        for volume in service.get("volumes", []):
-            source = volume.split(":")[0]
-            exists = (ROOT / source).exists() if source.startswith("./") else False
-            assert exists or source in DOCUMENT["volumes"], volume
 
 
 @pytest.mark.parametrize("node", NODES)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +23,7 @@ from tests.deploy.haproxy import FILE, Addresses, haproxy
 from tests.deploy.places import program
 from tests.models.graphs import graph, save, tensors
 from tests.models.small import small_cnn
+from tests.service.load import Load
 from tests.service.server_process import ServerProcess
 
 pytestmark = pytest.mark.ci
@@ -50,9 +49,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServerProce
     ]
     try:
         for node in made:
-            node.start().import_ahead(model)
-            with node.client() as client:
-                client.register("cnn", model, batch_sizes=[1, 2], planner="sequential", wait=True)
+            node.start().register({"cnn": model}, (1, 2))
         yield made
     finally:
         for node in made:
@@ -191,36 +188,6 @@ def test_http_reaches_a_node_but_for_what_each_node_has_of_its_own(balancer: Add
     assert status("/metrics") == 404
 
 
-class Load:
-    """Clients that call until told to stop; counts how each call ended."""
-
-    def __init__(self, calls: list[Callable[[], object]]) -> None:
-        self.outcomes: Counter[str] = Counter()
-        self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(len(calls))
-        self._running = [self._pool.submit(self._loop, call) for call in calls]
-
-    def _loop(self, call: Callable[[], object]) -> None:
-        while not self._stop.wait(0.005):
-            try:
-                call()
-                outcome = "OK"
-            except Exception as error:
-                outcome = repr(error)[:300]
-            self.outcomes[outcome] += 1
-
-    def more(self, calls: int = 20) -> None:
-        wanted = self.outcomes["OK"] + calls
-        until(lambda: self.outcomes["OK"] >= wanted, why=lambda: self.outcomes)
-
-    def stop(self) -> Counter[str]:
-        self._stop.set()
-        for running in self._running:
-            running.result(timeout=180)
-        self._pool.shutdown()
-        return self.outcomes
-
-
 def test_a_node_that_is_drained_costs_no_request(
     balancer: Addresses, nodes: list[ServerProcess]
 ) -> None:
@@ -233,13 +200,14 @@ def test_a_node_that_is_drained_costs_no_request(
                 lambda: client.infer("cnn", {"x": ROWS}),
                 lambda: by_triton(other),
                 lambda: stream_of_triton(balancer.address, 5),
-            ]
+            ],
+            0.005,
         )
         for node in nodes:
             both_serve(balancer, nodes)
             ports = [each.rsplit(":", 1)[1] for each in (node.address, node.http_address)]
             assert node.stop() == 0
-            load.more()
+            load.until("OK", 20)
             node.start(ports[0], ["--http-port", ports[1]])
             both_serve(balancer, nodes)
         outcomes = load.stop()
@@ -258,10 +226,10 @@ def test_a_killed_node_costs_only_what_it_had_and_clients_that_try_again_nothing
     node = nodes[0]
     ports = [each.rsplit(":", 1)[1] for each in (node.address, node.http_address)]
     with Client(balancer.address) as client, Client(balancer.address, retry=ONCE) as single:
-        load = Load([lambda: client.infer("cnn", {"x": ROWS}), once])
-        load.more()
+        load = Load([lambda: client.infer("cnn", {"x": ROWS}), once], 0.005)
+        load.until("OK", 20)
         node.end()
-        load.more(100)
+        load.until("OK", 100)
         outcomes = load.stop()
     node.start(ports[0], ["--http-port", ports[1]])
     both_serve(balancer, nodes)

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from copy import deepcopy
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -125,13 +124,6 @@ def test_helm_finds_nothing_to_complain_of(values: dict[str, Any]) -> None:
     findings = helm(values)["lint"]
     assert findings["errors"] == []
     assert [each for each in findings["messages"] if each["severity"] > 1] == []
-
-
-def test_the_schema_would_notice_a_mistake() -> None:
-    (stateful,) = of_kind(deepcopy(rendered()), "StatefulSet")
-    stateful["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
-
-    assert any("readynessProbe" in text for text in problems(stateful))
 
 
 def test_pods_are_confined_as_the_restricted_standard_wants() -> None:

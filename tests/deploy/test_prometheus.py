@@ -138,8 +138,7 @@ def for_grafana(expression: str) -> str:
 @pytest.mark.slow
 def test_a_real_prometheus_answers_every_query_of_the_dashboards(tmp_path: Path) -> None:
     program("prometheus", "prometheus")
-    server = ServerProcess(tmp_path / "store").start()
-    try:
+    with ServerProcess(tmp_path / "store").start() as server:
         target = server.http_address
         with prometheus(tmp_path, target) as scraper, server.client() as client:
             client.register("cnn", small_cnn(tmp_path / "cnn.onnx"), batch_sizes=[1, 4], wait=True)
@@ -165,5 +164,3 @@ def test_a_real_prometheus_answers_every_query_of_the_dashboards(tmp_path: Path)
             rules = scraper.get("/api/v1/rules")["groups"]
             unhealthy = [r for g in rules for r in g["rules"] if r.get("lastError")]
             assert unhealthy == []
-    finally:
-        server.end()

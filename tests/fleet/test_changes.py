@@ -20,7 +20,6 @@ from braid_client import (
     BraidError,
     Client,
     FailedPrecondition,
-    InferResult,
     ModelNotFound,
     PlanContest,
 )
@@ -59,10 +58,6 @@ class Pair:
         store = self.folder / name
         own = arguments or []
         return ServerProcess(store, command=BRAID, folder=ROOT, arguments=own, **environment)
-
-    def add(self) -> ServerProcess:
-        """Start one more node, with an empty store."""
-        return self._server("c").start()
 
 
 @pytest.fixture(scope="module")
@@ -108,25 +103,6 @@ def test_each_change_on_one_node_is_followed_by_the_other(pair: Pair) -> None:
         until(lambda: answers(a, "net", "1") == ModelNotFound.__name__)
         a.delete("net")
         until(lambda: answers(b, "net") == ModelNotFound.__name__)
-
-
-def test_outputs_of_one_plan_are_equal_on_nodes_of_one_type(pair: Pair) -> None:
-    file = small_cnn(pair.folder / "equal.onnx", branches=4)
-    before = pair.b.metric("braid_stage_measurements_total")
-    with clients(pair) as (a, b):
-        a.register("equal", file, batch_sizes=[1], planner="ios", wait=True)
-        planned = a.infer("equal", {"x": X})
-        until(lambda: answers(b, "equal") == "1")
-
-        def same() -> InferResult | None:
-            answer = b.infer("equal", {"x": X})
-            return answer if answer.plan_id == planned.plan_id else None
-
-        found = until(same)
-        assert found is not None
-
-    assert found.outputs["y"].tobytes() == planned.outputs["y"].tobytes()
-    assert pair.b.metric("braid_stage_measurements_total") == before
 
 
 def test_each_node_has_a_contest_of_its_own_and_follows_the_decision_of_another(
@@ -181,23 +157,3 @@ def test_a_replaced_version_of_a_repository_is_replaced_everywhere(pair: Pair) -
 
 def answers_in_all(*asked: Client) -> bool:
     return all(answers(client, "placed") == "1" for client in asked)
-
-
-def test_a_new_node_serves_all_models_and_profiles_nothing(pair: Pair) -> None:
-    names = ["first", "second"]
-    with clients(pair) as (a, _):
-        for number, name in enumerate(names):
-            a.register(
-                name,
-                small_cnn(pair.folder / f"{name}.onnx", branches=2 + number),
-                batch_sizes=[1],
-                wait=True,
-            )
-    c = pair.add()
-    try:
-        with c.client() as client:
-            assert [answers(client, name) for name in names] == ["1", "1"]  # once it is ready
-        assert c.metric("braid_stage_measurements_total") == 0
-        assert "braid_fleet_reconciliations_total" in c.http("/metrics")
-    finally:
-        c.end()

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from braid.core.errors import JobNotFound, PreconditionFailed, StoreUnavailable
 from braid.core.measurement import StageLatency
 from braid.server.store.database import failures
 from braid.server.store.records import JobStatus, ModelStatus
+from tests.clock import until_true
 from tests.fleet.nodes import Node
 from tests.fleet.postgres import Postgres
 from tests.server.fleet.files.nodes import value
@@ -45,16 +46,7 @@ async def make_node(tmp_path: Path, postgres_server: Postgres) -> AsyncIterator[
 
 async def settled(*nodes: Node) -> None:
     """Wait until nodes would take over what others do not renew."""
-    await eventually(lambda: all(node.leases.takes_expired for node in nodes))
-
-
-async def eventually(is_so: Callable[[], bool | Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            found = is_so()
-            if found if isinstance(found, bool) else await found:
-                return
-            await asyncio.sleep(0.05)
+    await until_true(lambda: all(node.leases.takes_expired for node in nodes))
 
 
 def times_measured(*nodes: Node) -> set[int]:
@@ -134,7 +126,7 @@ async def test_late_writes_of_a_node_that_comes_back_are_refused(make_node: Make
     rows = two.store.database.read(lambda c: c.exec_driver_sql("select * from measurements").all())
     assert one.device.gate is not None
     one.device.gate.set()
-    await eventually(lambda: value(one.counts.refused) > 0)
+    await until_true(lambda: value(one.counts.refused) > 0)
 
     assert end.state is JobStatus.READY
     assert one.runner.is_working_on("lenet", 1) is False
@@ -156,7 +148,7 @@ async def test_a_node_without_the_database_stops_and_goes_on_with_the_same_fence
     await asyncio.sleep(0.2)
 
     postgres_server.stop()
-    await eventually(one.is_suspended)
+    await until_true(one.is_suspended)
     with pytest.raises(StoreUnavailable):
         await two.runner.find(made.job.id)
     one.device.gate, one.device.before_measuring = None, lambda _: None
@@ -250,7 +242,7 @@ async def test_a_job_goes_to_another_type_only_if_no_node_of_its_type_lives(
     await reach(one, made.job.id, JobStatus.PROFILING)
 
     await one.die()
-    await eventually(lambda: value(twin.counts.takeovers) == 1)
+    await until_true(lambda: value(twin.counts.takeovers) == 1)
     assert value(other.counts.takeovers) == 0
     await twin.die()
 
@@ -265,58 +257,11 @@ async def test_nodes_of_a_type_that_no_node_has_profiled_make_one_job(make_node:
 
     await asyncio.gather(*(node.registry.add_missing_jobs() for node in others))
 
-    async def all_ended() -> bool:
-        return all(job.state.has_ended for job in await one.runner.list())
-
-    await eventually(all_ended)
-    jobs = await one.runner.list()
+    jobs = [(await until_ended(one, job.id))[-1] for job in await one.runner.list()]
     assert [job.state for job in jobs] == [JobStatus.READY] * 2
     assert jobs[1] == ready
     measured = [node.device.measured for node in others]
     assert sorted(bool(each) for each in measured) == [False, True]
-
-
-async def test_equal_bytes_are_measured_by_one_node(make_node: MakeNode) -> None:
-    nodes = [await make_node(name).start() for name in "abc"]
-
-    jobs = await asyncio.gather(
-        *(registered(node, f"model-{node.name}", b"the same", sizes=(1, 4)) for node in nodes)
-    )
-
-    assert [job.state for job in jobs] == [JobStatus.READY] * 3
-    assert times_measured(*nodes) == {1}
-    assert sum(node.planner.calls for node in nodes) == 2
-
-
-async def test_the_same_registration_through_all_nodes_at_once_is_one_job(
-    make_node: MakeNode,
-) -> None:
-    nodes = [await make_node(name).start() for name in "abc"]
-
-    made = await asyncio.gather(*(node.register() for node in nodes))
-
-    assert len({each.job.id for each in made}) == 1
-    assert {each.model.version for each in made} == {1}
-    assert [each.is_new_job for each in made].count(True) == 1
-    ends = [(await until_ended(node, made[0].job.id))[-1] for node in nodes]
-    assert ends == [ends[0]] * 3
-    assert sum(node.importer.imports for node in nodes) == 1
-
-
-async def test_versions_added_by_all_nodes_at_once_have_a_number_each(make_node: MakeNode) -> None:
-    nodes = [await make_node(name).start() for name in "abcd"]
-
-    made = await asyncio.gather(
-        *(
-            node.register("many", f"{node.name} {number}".encode())
-            for node in nodes
-            for number in range(5)
-        )
-    )
-
-    assert sorted(each.model.version for each in made) == list(range(1, 21))
-    for each in made:
-        assert (await until_ended(nodes[0], each.job.id))[-1].state is JobStatus.READY
 
 
 async def test_deleting_a_model_ends_its_job_on_another_node(make_node: MakeNode) -> None:
@@ -351,22 +296,6 @@ async def test_a_key_that_fails_is_tried_again_by_one_node_and_not_at_once(
         assert len(jobs) == 1 + min(tries, 5)
 
 
-async def test_a_model_whose_job_died_before_it_served_serves_elsewhere(
-    make_node: MakeNode,
-) -> None:
-    one, two = await make_node("one").start(), await make_node("two").start()
-    await settled(two)
-    holds_importing(one)
-    made = await one.register()
-    await reach(one, made.job.id, JobStatus.IMPORTING)
-    await one.die()
-
-    await until_ended(two, made.job.id)
-
-    assert two.store.find_model("lenet", 1).state is ModelStatus.SERVING
-    assert two.models.serving == {("lenet", 1)}
-
-
 async def test_measurements_of_a_node_whose_clock_is_ahead_are_forgotten_too(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,7 +325,7 @@ async def test_a_deletion_that_a_node_began_is_finished_by_another(make_node: Ma
         assert two.store.models(), "its node lives"
         await one.die()
 
-    await eventually(lambda: not two.store.models())
+    await until_true(lambda: not two.store.models())
 
 
 async def test_a_node_stops_while_the_database_is_away(

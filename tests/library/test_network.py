@@ -185,19 +185,20 @@ def test_a_server_on_the_same_store_runs_the_same_plans_with_the_same_outputs(
     net: braid.Network, model: Path, store: Path
 ) -> None:
     x = rows(4)
-    server = ServerProcess(store, BRAID_SIDE_BY_SIDE="false", BRAID_PLAN_EXPLORE_SHARE="0").start()
-    try:
-        with server.client() as client:
-            assert {each.state for each in client.models()} <= {"UNLOADED", "FAILED"}
-            client.register("cnn", model, batch_sizes=[1, 4], wait=True)
-            for count in (1, 4):
-                answer = client.infer("cnn", {"x": x[:count]})
-                rode = answer.batch_size  # a single row in a larger batch, if that was faster
-                assert answer.plan_id == net.plan_ids[rode]
-                padded = np.concatenate([x[:count], np.zeros_like(x[count:rode])])
-                assert np.array_equal(answer.outputs["y"], net(padded)[:count])
-    finally:
-        server.end()
+    with (
+        ServerProcess(
+            store, BRAID_SIDE_BY_SIDE="false", BRAID_PLAN_EXPLORE_SHARE="0"
+        ).start() as server,
+        server.client() as client,
+    ):
+        assert {each.state for each in client.models()} <= {"UNLOADED", "FAILED"}
+        client.register("cnn", model, batch_sizes=[1, 4], wait=True)
+        for count in (1, 4):
+            answer = client.infer("cnn", {"x": x[:count]})
+            rode = answer.batch_size  # a single row in a larger batch, if that was faster
+            assert answer.plan_id == net.plan_ids[rode]
+            padded = np.concatenate([x[:count], np.zeros_like(x[count:rode])])
+            assert np.array_equal(answer.outputs["y"], net(padded)[:count])
 
 
 def test_a_call_ends_the_openmp_team_of_its_caller(net: braid.Network) -> None:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
+import numpy as np
 import pytest
 
 from tests.clock import until
 from tests.models.small import small_cnn
 from tests.ray.cluster import Cluster
-from tests.ray.load import Load, loaded
 from tests.ray.redis import Redis
+from tests.service.load import Load
 
 pytestmark = pytest.mark.ray
 
 CLIENTS = 4
 CALM_S = 2.0
+LIMIT_S = 30.0
+"""Of a call, so that one which hangs is seen."""
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +46,26 @@ def strong(cluster: Cluster) -> Iterator[None]:
     cluster.await_strength()
 
 
-def load(cluster: Cluster, model: str, *machines: int) -> Load:
-    """Clients of the ingress of these machines."""
-    return Load([cluster.machines[each].address for each in machines], model, CLIENTS)
+@contextmanager
+def loaded(cluster: Cluster, model: str, *machines: int) -> Iterator[Load]:
+    """Clients that ask the ingress of these machines, in turn, while the context is open."""
+    x = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
+    with ExitStack() as opened:
+        clients = [
+            opened.enter_context(cluster.client(machines[number % len(machines)]))
+            for number in range(CLIENTS)
+        ]
+        load = Load([partial(one.infer, model, {"x": x}, timeout_s=LIMIT_S) for one in clients])
+        try:
+            yield load
+        finally:
+            load.stop()
 
 
 def test_every_call_is_answered_while_a_machine_dies_and_comes_back(
     cluster: Cluster, model: str
 ) -> None:
-    with loaded(load(cluster, model, 0, 1)) as running:
+    with loaded(cluster, model, 0, 1) as running:
         time.sleep(CALM_S)
         cluster.machines[2].power_off()
         time.sleep(CALM_S)
@@ -67,13 +83,13 @@ def test_nodes_are_replaced_without_an_error_and_without_measuring(
 ) -> None:
     measured = cluster.value("select count(*) from measurements")
     before = cluster.replicas()
-    with loaded(load(cluster, model, 0, 1, 2)) as running:
+    with loaded(cluster, model, 0, 1, 2) as running:
         ran = cluster.deploy("--roll")
         assert ran.returncode == 0, ran.stdout + ran.stderr
         cluster.await_replaced(before)
         cluster.await_strength()
 
-    assert set(running.outcomes) == {"OK"}, running.failures
+    assert set(running.outcomes) == {"OK"}, running.outcomes
     assert cluster.value("select count(*) from measurements") == measured
 
 
@@ -99,7 +115,7 @@ def test_calls_go_on_while_the_head_is_away_and_a_new_one_takes_over(
 ) -> None:
     if why := Redis.missing():
         pytest.skip(why)
-    with loaded(load(cluster, model, 1, 2)) as running:
+    with loaded(cluster, model, 1, 2) as running:
         time.sleep(CALM_S)
         cluster.head.power_off()
         time.sleep(2 * CALM_S)
@@ -114,7 +130,7 @@ def test_calls_go_on_while_the_head_is_away_and_a_new_one_takes_over(
 
 def test_where_no_node_is_up_calls_are_unavailable(cluster: Cluster, model: str) -> None:
     """Neither a replica nor the proxy beside the head is left: HAProxy answers by itself."""
-    with loaded(load(cluster, model, 1)) as running:
+    with loaded(cluster, model, 1) as running:
         cluster.on(1).inside("pkill", "-9", "-f", "ServeReplica|ProxyActor")
         cluster.machines[0].power_off()
         cluster.machines[2].power_off()

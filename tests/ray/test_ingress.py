@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-import tritonclient.grpc as triton
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from onnx import helper
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from braid_client import BraidError, Client, InferRequest
-from tests.models.graphs import graph, save, tensors
+from braid_client import Client, InferRequest
 from tests.models.small import small_cnn
 from tests.ray.cluster import Cluster
 
 pytestmark = pytest.mark.ray
 
-MEGABYTES = 200
 ROWS = np.random.default_rng(0).normal(size=(2, 3, 16, 16)).astype(np.float32)
 
 
@@ -51,12 +46,6 @@ def address(cluster: Cluster, model: str) -> str:
     return cluster.machines[2].address
 
 
-def triton_inputs() -> list[triton.InferInput]:
-    tensor = triton.InferInput("x", list(ROWS.shape), "FP32")
-    tensor.set_data_from_numpy(ROWS)
-    return [tensor]
-
-
 def test_each_ingress_answers_and_streams(client: Client, model: str) -> None:
     result = client.infer(model, {"x": ROWS})
     streamed = [each.unwrap() for each in client.infer_stream([InferRequest(model, ROWS)] * 5)]
@@ -64,22 +53,6 @@ def test_each_ingress_answers_and_streams(client: Client, model: str) -> None:
     assert len(streamed) == 5
     for each in streamed:
         np.testing.assert_allclose(each.outputs["y"], result.outputs["y"], atol=1e-4)
-
-
-def test_triton_client_asks_and_streams(address: str, model: str) -> None:
-    answers: SimpleQueue[Any] = SimpleQueue()
-    with triton.InferenceServerClient(address) as client:
-        assert client.is_server_ready()
-        assert client.get_model_metadata(model).name == model
-        alone = client.infer(model, triton_inputs()).as_numpy("y")
-        client.start_stream(lambda result, error: answers.put(error or result))
-        for _ in range(5):
-            client.async_stream_infer(model, triton_inputs())
-        found = [answers.get(timeout=60) for _ in range(5)]
-        client.stop_stream()
-
-    for each in found:
-        np.testing.assert_allclose(each.as_numpy("y"), alone, atol=1e-4)
 
 
 def test_errors_have_status_words_and_trailers(address: str, model: str) -> None:
@@ -121,13 +94,6 @@ def test_a_refusal_says_when_to_try_again(cluster: Cluster, model: str) -> None:
     assert int(hints.get()) > 0
 
 
-def test_a_token_is_needed_for_what_admins_do(address: str, model: str) -> None:
-    with Client(address) as stranger, pytest.raises(BraidError) as refused:
-        stranger.delete(model)
-
-    assert refused.value.code is grpc.StatusCode.UNAUTHENTICATED
-
-
 def test_health_and_reflection_are_braids(address: str, model: str) -> None:
     with grpc.insecure_channel(address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
@@ -139,29 +105,6 @@ def test_health_and_reflection_are_braids(address: str, model: str) -> None:
     names = {each.name for each in answer.list_services_response.service}
     assert {"inference.GRPCInferenceService", "braid.v1.InferenceService"} <= names
     assert not any("ray" in name for name in names)
-
-
-def large(file: Path) -> Path:
-    """A network whose weights take 200 MB."""
-    weights = np.zeros((1000, MEGABYTES * 250), np.float32)
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
-    return save(
-        graph(nodes, tensors(x=["n", 1000]), tensors(y=["n", weights.shape[1]]), {"w": weights}),
-        file,
-    )
-
-
-def test_an_upload_of_200_megabytes_arrives(cluster: Cluster, tmp_path: Path) -> None:
-    file = large(tmp_path / "large.onnx")
-    assert file.stat().st_size > MEGABYTES * 1_000_000
-
-    with cluster.client(1) as client:
-        job = client.register("large", file, batch_sizes=[1])
-        [found] = (each for each in client.models() if each.name == "large")
-        client.cancel_job(job.id)
-        client.delete("large")
-
-    assert found.size_bytes == file.stat().st_size
 
 
 def test_all_machines_are_nodes(client: Client) -> None:

@@ -10,20 +10,16 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import grpc
 import numpy as np
-import psutil
 import pytest
 from onnx import TensorProto, helper
 
-from braid_client import Client, RetryPolicy, Unavailable
 from tests.attack.target import Target
 from tests.attack.test_bad_requests import (  # noqa: F401
     attacked,
     test_a_bad_call_is_refused,
     test_a_bad_upload_is_refused_and_leaves_nothing,
 )
-from tests.clock import until
 from tests.models.graphs import graph, save, tensors
 from tests.models.small import doubling, embedding, small_cnn, two_inputs
 from tests.service.oip.test_bad_requests import (  # noqa: F401
@@ -32,7 +28,6 @@ from tests.service.oip.test_bad_requests import (  # noqa: F401
 )
 from tests.service.oip.test_other_clients import (  # noqa: F401
     test_a_client_that_knows_only_reflection_infers,
-    test_health_knows_the_service,
 )
 from tests.service.server_process import ServerProcess, free_port, serving
 from tests.service.test_bad_requests import (  # noqa: F401
@@ -47,12 +42,9 @@ from tests.service.test_requests_in_time import (  # noqa: F401
     test_a_stream_answers_while_its_requests_still_come,
 )
 from tests.service.test_service import (  # noqa: F401
-    test_a_bad_value_fails_its_caller_and_not_the_server,
     test_answers_are_those_of_onnxruntime,
     test_health_answers_for_the_server_its_liveness_and_each_model,
     test_metrics_tell_what_happened_and_a_made_up_name_makes_no_series,
-    test_plain_grpc_found_through_reflection_gets_the_same_answer,
-    test_the_only_input_needs_no_name,
 )
 
 pytestmark = [
@@ -143,35 +135,3 @@ def test_an_upload_of_200_megabytes_goes_through(shared: ServerProcess, tmp_path
         client.delete("large")
 
     assert found.size_bytes == file.stat().st_size > MEGABYTES * 1_000_000
-
-
-def test_where_the_replica_is_gone_haproxy_says_unavailable(
-    tmp_path: Path, models: dict[str, Path]
-) -> None:
-    server = ServerProcess(tmp_path / "store", command=REPLICA, BRAID_ALLOW_UNAUTHENTICATED="true")
-    try:
-        server.start(grpc_port=str(free_port()))
-        once = RetryPolicy(max_attempts=1)
-
-        server.process.kill()
-        with Client(server.address, retry=once) as client, pytest.raises(Unavailable) as refused:
-            client.infer("cnn", np.zeros((1, 3, 16, 16), np.float32))
-        assert refused.value.code is grpc.StatusCode.UNAVAILABLE
-    finally:
-        end_haproxy(tmp_path)
-        server.end()
-
-
-def end_haproxy(folder: Path) -> None:
-    """End the HAProxy whose files are in a folder: its replica was killed before it could."""
-    mine = [
-        each
-        for each in psutil.process_iter(["name", "cmdline"])
-        if each.info["name"] == "haproxy" and str(folder) in " ".join(each.info["cmdline"] or ())
-    ]
-    for process in mine:
-        process.kill()
-    until(
-        lambda: not any(process.is_running() and process.status() != "zombie" for process in mine),
-        30,
-    )

@@ -16,13 +16,10 @@ from tests.service.oip.conftest import model_files  # noqa: F401
 from tests.service.oip.test_datatypes import (  # noqa: F401
     stub,
     test_classification_gives_the_largest_first,
-    test_raw_contents,
-    test_the_raw_form_of_typed_contents,
     test_typed_contents,
 )
 from tests.service.oip.test_every_method import (  # noqa: F401
     client,
-    test_every_method_of_the_aio_client_works,
     test_every_method_of_the_client_works,
 )
 from tests.service.oip.test_strings import (  # noqa: F401
@@ -33,7 +30,6 @@ from tests.service.oip.test_strings import (  # noqa: F401
     test_strings_stay_out_of_shared_memory,
     test_the_sdk_takes_arrays_of_strings_and_gives_objects,
     test_triton_clients_send_and_take_strings,
-    test_typed_contents_are_the_same_as_raw_ones,
 )
 from tests.service.server_process import ServerProcess, free_port, serving
 

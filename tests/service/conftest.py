@@ -36,16 +36,12 @@ def shared(
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server with an empty store, not started, whose CPU measures in the serving worker."""
-    yield from ended(ServerProcess(tmp_path / "store"))
+    with ServerProcess(tmp_path / "store") as server:
+        yield server
 
 
 @pytest.fixture
 def braid(tmp_path: Path) -> Iterator[ServerProcess]:
     """``braid serve`` as users run it: registrations measure in a process of their own."""
-    yield from ended(ServerProcess(tmp_path / "store", command=BRAID))
-
-
-def ended(server: ServerProcess) -> Iterator[ServerProcess]:
-    """Hand out a server, and kill it if it is left running."""
-    yield server
-    server.end()
+    with ServerProcess(tmp_path / "store", command=BRAID) as server:
+        yield server

@@ -170,6 +170,19 @@ class ServerProcess:
             if not artefact.exists():
                 import_here(model, artefact)
 
+    def register(
+        self,
+        models: Mapping[str, Path],
+        batch_sizes: Sequence[int] = (1,),
+        planner: str = "sequential",
+    ) -> ServerProcess:
+        """Register models, imported ahead, and wait until each has its schedules."""
+        self.import_ahead(*models.values())
+        with self.client() as client:
+            for name, path in models.items():
+                client.register(name, path, batch_sizes=batch_sizes, planner=planner, wait=True)
+        return self
+
     def client(self) -> Client:
         """A client of this server, with the admin token if it has one."""
         return Client(self.address, token=self._token)
@@ -189,6 +202,12 @@ class ServerProcess:
         """SIGKILL the front end; its children notice and end."""
         self.process.kill()
         self.process.wait()
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.end()
 
     def end(self) -> None:
         """Kill the front end and all its children, if it is running."""
@@ -228,10 +247,7 @@ def plans_by_size(client: Client, model: str, sizes: Sequence[int]) -> dict[int,
 def serving(server: ServerProcess, models: Mapping[str, Path], planner: str = "") -> Iterator[None]:
     """Have a started server answer for all models, batch sizes 1 and 4; stop it at the end."""
     try:
-        server.import_ahead(*models.values())
-        with server.client() as client:
-            for name, path in models.items():
-                client.register(name, path, batch_sizes=[1, 4], planner=planner, wait=True)
+        server.register(models, (1, 4), planner)
         yield
     finally:
         code = server.stop()

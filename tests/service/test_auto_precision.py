@@ -13,7 +13,7 @@ from onnx import helper
 from braid.core.precision import BF16
 from braid.engine.cpu.device_key import offered_precisions
 from braid.server.cli.main import main
-from braid_client import Client, InvalidArgument, JobFailed
+from braid_client import Client
 from tests.models.graphs import graph, save, tensors
 from tests.service.server_process import ServerProcess
 
@@ -128,52 +128,3 @@ def test_errors_are_measured_on_samples_which_are_kept_with_the_version(
         assert {each.samples for each in client.model("classes", version=2).schedules} == {4}
     assert (same.already_registered, same.version) == (True, "1")
     assert (other.already_registered, other.version) == (False, "2")
-
-
-def test_samples_that_cannot_be_used_are_refused_in_one_line(
-    shared: ServerProcess, tmp_path: Path
-) -> None:
-    path = classifier(tmp_path / "classifier.onnx")
-    objects = tmp_path / "objects.npz"
-    np.savez(objects, x=np.array([{}], dtype=object))
-    rows = np.zeros((2, WIDTH), np.float32)
-    with shared.client() as client:
-        for samples, reason in (
-            (b"no archive", r"no \.npz file"),
-            (objects, "pickles"),
-            ({"x": np.full_like(rows, np.inf)}, "NaN or infinity"),
-        ):
-            with pytest.raises(InvalidArgument, match=reason):
-                client.register("refused", path, samples=samples)
-        for arrays, reason in (
-            ({"z": rows}, "give one array for each of the model's inputs: x"),
-            ({"x": rows[:, :3]}, r"give \[samples, 64\]"),
-            ({"x": rows.astype(np.float64)}, "float64, the model takes float32"),
-        ):
-            with pytest.raises(JobFailed, match=reason):
-                client.register("refused", path, samples=arrays, wait=True)
-        client.delete("refused")
-
-
-@pytest.mark.skipif(not HAS_BF16, reason="a CPU without instructions for BF16")
-def test_a_small_error_leaves_fp32_and_a_fixed_precision_names_what_is_lost(
-    shared: ServerProcess, models: dict[str, Path], tmp_path: Path
-) -> None:
-    with shared.client() as client:
-        client.register(
-            *("exact", models["cnn"]), batch_sizes=[1], precision="auto", accepted_error=1e-5,
-            wait=True,
-        )  # fmt: skip
-        (plan,) = client.model("exact").schedules
-        narrow = candidates(client, "exact")["sequential in bf16"]
-        path = cancelling(tmp_path / "cancelling.onnx")
-        job = client.register(
-            "lost", path, batch_sizes=[1], precision=BF16, planner="sequential", wait=True
-        )
-        for name in ("exact", "lost"):
-            client.delete(name)
-
-    assert plan.precision == "fp32"
-    assert "1e-05 is allowed" in narrow["remark"]
-    assert "the sequential plan in FP32 goes on serving: in bf16 outputs differ by" in job.message
-    assert "most is lost in" in job.message

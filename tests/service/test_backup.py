@@ -36,8 +36,7 @@ def test_after_backup_wipe_and_restore_models_serve_with_nothing_measured_again(
     tmp_path: Path,
 ) -> None:
     row = {"x": np.ones((1, 3, 16, 16), np.float32)}
-    server = ServerProcess(tmp_path / "store").start()
-    try:
+    with ServerProcess(tmp_path / "store").start() as server:
         with server.client() as client:
             client.register("cnn", small_cnn(tmp_path / "cnn.onnx"), batch_sizes=[1, 4], wait=True)
             before = client.infer("cnn", row)
@@ -60,5 +59,3 @@ def test_after_backup_wipe_and_restore_models_serve_with_nothing_measured_again(
         np.testing.assert_allclose(after.outputs["y"], before.outputs["y"], rtol=1e-5, atol=1e-6)
         assert server.metric("braid_stage_measurements_total") == 0
         assert server.metric("braid_schedule_cache_lookups_total", result="hit") == 2
-    finally:
-        server.end()

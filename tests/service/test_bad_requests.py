@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from braid_client import InvalidArgument, ModelNotFound, ResourceExhausted
+from braid_client import ResourceExhausted
 from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 from tests.clock import until
 from tests.service.server_process import ServerProcess
@@ -97,28 +97,3 @@ def test_a_file_that_is_no_model_fails_its_job_only(
     for word in words:
         assert word in str(failed.value)
     assert list((shared.store / "uploads").iterdir()) == []
-
-
-def test_a_file_that_cannot_be_a_model_is_refused_before_it_is_sent(
-    shared: ServerProcess, tmp_path: Path
-) -> None:
-    passwords = tmp_path / "passwd"
-    passwords.write_text("root:x:0:0:root:/root:/bin/bash\n" * 1000)
-
-    with shared.client() as client:
-        with pytest.raises(InvalidArgument, match="not a model: neither ONNX nor"):
-            client.register("text", passwords)
-        with pytest.raises(InvalidArgument, match="not a model: neither ONNX nor"):
-            client.register("text", passwords.read_bytes())
-        with pytest.raises(ModelNotFound):
-            client.model("text")
-
-
-def test_an_upload_over_the_limit_is_refused(server: ServerProcess) -> None:
-    server._environment["BRAID_MAX_UPLOAD_BYTES"] = "1MiB"
-    server.start()
-
-    with server.client() as client, pytest.raises(Exception, match="BRAID_MAX_UPLOAD_BYTES"):
-        client.register("large", b"\x08\x08:\xff\xff\xff\x7f" + bytes(3 << 20))
-
-    assert list((server.store / "uploads").iterdir()) == []

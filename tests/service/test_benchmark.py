@@ -18,16 +18,9 @@ QUICK = ("--seconds", "0.01", "--clients", "1,2")
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("benchmark")
-    made = ServerProcess(folder / "store").start()
     files = {"cnn": small_cnn(folder / "cnn.onnx"), "long": open_length(folder / "long.onnx")}
-    try:
-        made.import_ahead(*files.values())
-        with made.client() as client:
-            for name, path in files.items():
-                client.register(name, path, planner="sequential", wait=True)
-        yield made
-    finally:
-        made.end()
+    with ServerProcess(folder / "store").start() as server:
+        yield server.register(files, batch_sizes=())
 
 
 @pytest.mark.ci

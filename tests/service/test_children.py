@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 from braid.core.child_process import child_environment
-from braid_client import Client, Job, ResourceExhausted
+from braid_client import Job, ResourceExhausted
 from tests.clock import until
 from tests.models.graphs import graph, save, tensors
 from tests.models.small import small_cnn
@@ -61,11 +61,9 @@ def test_children_know_no_secrets_take_no_more_than_allowed_and_end_with_the_ser
     server = ServerProcess(
         tmp_path / "store", command=BRAID, BRAID_WORKER_MEMORY_BYTES="1GiB"
     ).start()
-    outer = outer_product(tmp_path / "outer.onnx")
-    server.import_ahead(outer)
     try:
-        with Client(server.address, token=SECRETS["BRAID_ADMIN_TOKEN"]) as client:
-            client.register("outer", outer, batch_sizes=[1], planner="sequential", wait=True)
+        outer = outer_product(tmp_path / "outer.onnx")
+        with server.register({"outer": outer}).client() as client:
             worker = server.worker_pid
             with pytest.raises(ResourceExhausted, match="BRAID_WORKER_MEMORY_BYTES"):
                 client.infer("outer", {"x": np.ones(40_000, np.float32)})

@@ -19,12 +19,11 @@ ROW = {"x": np.ones((1, 3, 16, 16), np.float32)}
 @pytest.mark.ci
 def test_a_server_closes_each_descriptor_once(tmp_path: Path) -> None:
     closed = ClosedTwice(tmp_path)
-    server = ServerProcess(
+    with ServerProcess(
         tmp_path / "store",
         LD_PRELOAD=closed.environment["LD_PRELOAD"],
         CLOSED_TWICE=closed.environment["CLOSED_TWICE"],
-    )
-    try:
+    ) as server:
         with server.start().client() as client:
             model = small_cnn(tmp_path / "cnn.onnx")
             client.cancel_job(client.register("cancelled", model).id)
@@ -35,7 +34,5 @@ def test_a_server_closes_each_descriptor_once(tmp_path: Path) -> None:
             assert client.infer("cnn", ROW).outputs
             client.delete("cnn")
         assert server.stop() == 0
-    finally:
-        server.end()
 
     assert closed.of(server.process.pid) == []

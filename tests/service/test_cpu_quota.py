@@ -28,8 +28,7 @@ def test_under_a_quota_of_one_cpu_one_thread_computes_and_all_keep_to_one_core(
     model, x = small_cnn(tmp_path / "net.onnx"), np.ones((1, 3, 16, 16), np.float32)
     with group_with_quota(1.0) as group:
         command = (*within(group), *FOR_TESTS)
-        server = ServerProcess(tmp_path / "store", command=command).start()
-        try:
+        with ServerProcess(tmp_path / "store", command=command).start() as server:
             with Client(server.address) as client:
                 client.register("net", model, batch_sizes=[1], planner="sequential", wait=True)
                 client.infer("net", {"x": x})
@@ -45,8 +44,6 @@ def test_under_a_quota_of_one_cpu_one_thread_computes_and_all_keep_to_one_core(
             told = json.loads(capsys.readouterr().out)
             counted = server.metric("braid_cpu_periods_total")
             allowed = server.metric("braid_cpu_allowance")
-        finally:
-            server.end()
 
     assert re.search(r" ready .*devices=.*:quota=1:.*:threads=1:", server.log)
     assert told["status"] == "serving"

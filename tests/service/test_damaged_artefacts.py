@@ -127,7 +127,6 @@ def test_a_sound_artefact_of_another_upload_is_damage(tmp_path: Path) -> None:
 def test_a_damaged_model_says_so_and_is_repaired_by_its_file(
     server: ServerProcess, tmp_path: Path
 ) -> None:
-    server.start()
     files = {
         "cnn": small_cnn(tmp_path / "cnn.onnx"),
         "rows": embedding(tmp_path / "rows.onnx"),
@@ -137,10 +136,7 @@ def test_a_damaged_model_says_so_and_is_repaired_by_its_file(
         name: server.store / "artefacts" / sha256(file.read_bytes()).hexdigest()
         for name, file in files.items()
     }
-    server.import_ahead(*files.values())
-    with server.client() as client:
-        for name, file in files.items():
-            client.register(name, file, batch_sizes=[1], planner="sequential", wait=True)
+    with server.start().register(files).client() as client:
         answers = {name: client.infer(name, INPUTS[name]).outputs for name in files}
     server.stop()
     flip_a_byte(artefacts["cnn"] / "weights.safetensors")

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from braid_client import PlannerOptions
 from tests.clock import until
 from tests.service.server_process import ServerProcess
 
@@ -67,10 +66,7 @@ def test_two_devices_serve_one_model_each_with_schedules_of_its_own(
     first, second = device_names()
     server = ServerProcess(tmp_path / "store", BRAID_DEVICES=f"{first},{second}").start()
     try:
-        server.import_ahead(models["cnn"])
-        with server.client() as client:
-            sequential = PlannerOptions("sequential")
-            client.register("cnn", models["cnn"], batch_sizes=[1], planner=sequential, wait=True)
+        with server.register({"cnn": models["cnn"]}).client() as client:
             planned = {plan.device for plan in client.model("cnn").schedules}
             document, _ = client.schedule("cnn", 1, second)
             client.infer("cnn", {"x": ROW})

@@ -20,9 +20,7 @@ def test_an_empty_server_ends_its_processes_stays_ready_and_takes_a_model(tmp_pa
     shape = ["batch", 4]
     net = graph([helper.make_node("Relu", ["x"], ["y"])], tensors(x=shape), tensors(y=shape))
     file = save(net, tmp_path / "net.onnx")
-    server = ServerProcess(tmp_path / "store", command=BRAID)
-    try:
-        server.start()
+    with ServerProcess(tmp_path / "store", command=BRAID).start() as server:
         first = psutil.Process(server.process.pid)
         until(lambda: not first.children(recursive=True))
         ready = server.http("/readyz")
@@ -34,8 +32,6 @@ def test_an_empty_server_ends_its_processes_stays_ready_and_takes_a_model(tmp_pa
             processes = len(first.children(recursive=True))
             client.delete("net")
         until(lambda: not first.children(recursive=True))
-    finally:
-        server.end()
 
     assert ready == "ready\n"
     assert answer.outputs["y"].tolist() == [[0, 2, 0, 4]]

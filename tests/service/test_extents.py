@@ -10,8 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from braid_client import InvalidArgument
-from tests.models.extents import CASES, REFUSED, Feed
+from tests.models.extents import CASES, Feed
 from tests.service.server_process import ServerProcess
 
 NAMES = {"mask": "a mask of all rows", "head": "the first 300"}
@@ -46,9 +45,3 @@ def test_an_answer_does_not_depend_on_who_else_asks(server: ServerProcess, name:
 
     for feed, answer in zip(feeds, answers, strict=True):
         np.testing.assert_allclose(answer, session.run(None, dict(feed))[0], rtol=1e-4, atol=1e-5)
-
-
-def test_what_onnxruntime_refuses_is_refused_in_its_words(server: ServerProcess) -> None:
-    for feed in REFUSED.feeds():
-        with server.client() as client, pytest.raises(InvalidArgument, match=r"mask|broadcast"):
-            client.infer("mask", feed)

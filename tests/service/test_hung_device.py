@@ -35,30 +35,25 @@ def is_ready(server: ServerProcess) -> bool:
 def with_models(server: ServerProcess, folder: Path) -> ServerProcess:
     """A server with a model that may never end, and one that always does."""
     models = {"endless": endless(folder / "e.onnx"), "other": identity(folder / "o.onnx")}
-    server.start().import_ahead(*models.values())
-    with server.client() as client:
-        for name, file in models.items():
-            client.register(name, file, batch_sizes=[1], planner="sequential", wait=True)
-    return server
+    return server.start().register(models)
 
 
 @pytest.mark.ci
 def test_a_run_without_end_costs_only_its_caller(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path / "store", BRAID_MAX_RUN_SECONDS="0.5")
-    try:
-        with with_models(server, tmp_path).client() as client:
-            worker = server.worker_pid
-            with pytest.raises(DeadlineExceeded):
-                client.infer("endless", {"x": FOREVER}, timeout_s=0.3)
-            assert client.infer("other", {"x": ROW}).outputs["y"].tolist() == ROW.tolist()
-            _goes_too_far_three_times(client)
-            with pytest.raises(FailedPrecondition, match="held its device up 3 times"):
-                client.infer("endless", {"x": ONES})
-            assert client.infer("other", {"x": ROW}).outputs["y"].tolist() == ROW.tolist()
-            assert server.worker_pid == worker, "ONNX Runtime ended the runs"
-            assert is_ready(server)
-    finally:
-        server.end()
+    with (
+        ServerProcess(tmp_path / "store", BRAID_MAX_RUN_SECONDS="0.5") as server,
+        with_models(server, tmp_path).client() as client,
+    ):
+        worker = server.worker_pid
+        with pytest.raises(DeadlineExceeded):
+            client.infer("endless", {"x": FOREVER}, timeout_s=0.3)
+        assert client.infer("other", {"x": ROW}).outputs["y"].tolist() == ROW.tolist()
+        _goes_too_far_three_times(client)
+        with pytest.raises(FailedPrecondition, match="held its device up 3 times"):
+            client.infer("endless", {"x": ONES})
+        assert client.infer("other", {"x": ROW}).outputs["y"].tolist() == ROW.tolist()
+        assert server.worker_pid == worker, "ONNX Runtime ended the runs"
+        assert is_ready(server)
 
 
 def _goes_too_far_three_times(client: Client) -> None:

@@ -16,12 +16,11 @@ from tests.service.server_process import ServerProcess
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    server = ServerProcess(tmp_path_factory.mktemp("kinds") / "store").start()
-    try:
-        with Client(server.address) as client:
-            yield client
-    finally:
-        server.stop()
+    with (
+        ServerProcess(tmp_path_factory.mktemp("kinds") / "store").start() as server,
+        Client(server.address) as client,
+    ):
+        yield client
 
 
 @pytest.mark.ci

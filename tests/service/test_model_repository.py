@@ -83,13 +83,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
     root.mkdir()
     drafts.mkdir()
     arguments = ("--model-repository", str(root))
-    server = ServerProcess(folder / "store", arguments=arguments)
-    server.start()
-    try:
+    with ServerProcess(folder / "store", arguments=arguments).start() as server:
         server.import_ahead(*(adds(drafts / f"{number}.onnx", number) for number in range(1, 8)))
         yield Repository(root, server, drafts)
-    finally:
-        server.end()
 
 
 @pytest.mark.ci
@@ -132,8 +128,8 @@ def test_five_models_serve_follow_their_files_and_survive_a_restart(
         clients.await_answers(16, since=0.0)
         repository.put("plain/1", 7)
         repository.await_answer("plain", 7, 1)
-    assert clients.load.errors == []
-    assert [done.number for done in clients.load.answers if done.number not in (3, 7)] == []
+    assert set(clients.outcomes) == {"OK"}
+    assert {done.number for done in clients.answers} <= {3, 7}
 
     # A broken one does not.
     (repository.root / "plain/1/model.onnx").write_bytes(b"\x08\x07 no model")
@@ -170,8 +166,7 @@ def test_a_broken_model_keeps_a_server_from_ready_only_where_that_is_asked(tmp_p
     )
     (root / "broken/1/model.onnx").write_bytes(b"\x08\x07 no model")
     arguments = ("--model-repository", str(root))
-    server = ServerProcess(store, arguments=arguments).start()
-    try:
+    with ServerProcess(store, arguments=arguments).start() as server:
         assert server.http("/readyz").strip() == "ready"
         state, reason = Repository(root, server, root).index()["good/1"]
         assert state == "READY"
@@ -185,8 +180,6 @@ def test_a_broken_model_keeps_a_server_from_ready_only_where_that_is_asked(tmp_p
             with refused.value as answer:
                 assert answer.read() == b"not ready: models that do not answer: broken\n"
             assert server.stop() == 0
-    finally:
-        server.end()
 
 
 def test_a_file_that_is_still_copied_serves_when_it_is_whole(repository: Repository) -> None:
@@ -229,7 +222,7 @@ def test_folders_that_go_take_with_them_what_they_brought(repository: Repository
         clients.await_answers(16, since=0.0)
         shutil.rmtree(repository.root / "gone/2")
         repository.await_answer("gone", 1, version=1)
-    assert clients.load.errors == []
+    assert set(clients.outcomes) == {"OK"}
     for name in ("gone", "mine", "shared"):
         shutil.rmtree(repository.root / name)
 

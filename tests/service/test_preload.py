@@ -28,8 +28,7 @@ def test_models_named_at_start_serve_once_the_server_is_ready(
     folder = tmp_path / "mounted"
     folder.mkdir()
     small_cnn(folder / "model.onnx")
-    server = ServerProcess(tmp_path / "store", BRAID_PRELOAD=f"cnn={folder}").start()
-    try:
+    with ServerProcess(tmp_path / "store", BRAID_PRELOAD=f"cnn={folder}").start() as server:
         with server.client() as client:
             assert client.infer("cnn", {"x": np.zeros((1, 3, 16, 16), np.float32)}).version == "1"
         address = ("--address", server.address)
@@ -40,8 +39,6 @@ def test_models_named_at_start_serve_once_the_server_is_ready(
         assert main(["health", *address]) == 0
         assert main(["health", "--service", "cnn", *address]) == 0
         assert main(["health", "--service", "none", *address]) == 1
-    finally:
-        server.end()
     assert main(["health", *address]) == 1
     out, err = capsys.readouterr()
     assert out == "serving\nserving\n"
@@ -80,27 +77,6 @@ def test_one_line_starts_a_server_whose_log_says_how_to_call_it(
             assert server.http("/readyz").strip() == "ready"
             client.delete("other")
             assert until(lambda: main(["health", "--address", server.address]) == 1)
-    finally:
-        server.end()
-
-
-@pytest.mark.slow
-def test_a_file_that_is_registered_is_not_added_again_and_answers(
-    tmp_path: Path, models: dict[str, Path]
-) -> None:
-    store = tmp_path / "store"
-    server = ServerProcess(store).start()
-    server.import_ahead(*models.values())
-    with server.client() as client:
-        client.register("net", models["cnn"], batch_sizes=[1, 2], wait=True)
-        client.register("net", models["embedding"], batch_sizes=[1], wait=True)
-    server.stop()
-    server = ServerProcess(store, arguments=(f"net={models['cnn']}",)).start()
-    try:
-        with server.client() as client:
-            assert [model.version for model in client.models()] == ["1", "2"]
-            assert client.infer("net", np.zeros((1, 3, 16, 16), np.float32)).version == "1"
-            assert client.serving("net").labels == {"stable": 1}
     finally:
         server.end()
 

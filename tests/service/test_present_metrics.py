@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from braid_client import FailedPrecondition, JobFailed
 from tests.models.small import small_cnn
 from tests.service.server_process import ServerProcess
-from tests.service.test_failed_newest import unknown_operator
 
 
 def series(server: ServerProcess, model: str) -> set[str]:
@@ -27,47 +24,20 @@ def series(server: ServerProcess, model: str) -> set[str]:
 
 @pytest.mark.ci
 def test_a_running_server_tells_what_it_is_and_has(server: ServerProcess, tmp_path: Path) -> None:
-    server.start()
     model = small_cnn(tmp_path / "cnn.onnx")
-    server.import_ahead(model)
-    with server.client() as client:
-        client.register("cnn", model, batch_sizes=[1], wait=True)
+    server.start().register({"cnn": model}, planner="")
 
-        assert server.metric("braid_build_info") == 1
-        assert server.metric("braid_ready") == 1
-        assert server.metric("braid_device_up", device="cpu") == 1
-        assert server.metric("braid_model_ready", model="cnn", version="1") == 1
-        assert server.metric("braid_models", state="SERVING") == 1
-        weights = server.metric("braid_model_memory_bytes", model="cnn", kind="weights")
-        assert weights >= model.stat().st_size // 2
-        assert server.metric("braid_model_memory_bytes", model="cnn", kind="activations") > 0
-        serving = server.metric("braid_worker_memory_bytes", process="serving", memory="host")
-        limit = server.metric("braid_worker_memory_limit_bytes", device="cpu")
-        assert 50 << 20 < serving < limit
-        assert server.metric("braid_store_bytes") > model.stat().st_size
-        assert server.metric("braid_upload_bytes_sum") == model.stat().st_size
-        assert "_created" not in server.http("/metrics")
-
-
-@pytest.mark.ci
-def test_versions_that_failed_or_were_deleted_leave_no_series(
-    server: ServerProcess, tmp_path: Path
-) -> None:
-    server.start()
-    model = small_cnn(tmp_path / "cnn.onnx")
-    server.import_ahead(model)
-    with server.client() as client:
-        client.register("cnn", model, batch_sizes=[1], wait=True)
-        with pytest.raises(JobFailed):
-            client.register("cnn", unknown_operator(tmp_path / "bad.onnx"), wait=True)
-        with pytest.raises(FailedPrecondition):
-            client.infer("cnn", {"x": np.zeros((1, 3, 16, 16), np.float32)}, version="2")
-
-        names = series(server, "cnn")
-        assert {"braid_requests_total 2", "braid_model_ready 2"} & names == set()
-        assert not [name for name in names if name.endswith(" 2")]
-        assert {"braid_model_ready 1", "braid_schedule_promoted 1"} <= names
-        assert server.metric("braid_models", state="FAILED") == 1
-
-        client.delete("cnn", version=1)
-        assert series(server, "cnn") == set()
+    assert server.metric("braid_build_info") == 1
+    assert server.metric("braid_ready") == 1
+    assert server.metric("braid_device_up", device="cpu") == 1
+    assert server.metric("braid_model_ready", model="cnn", version="1") == 1
+    assert server.metric("braid_models", state="SERVING") == 1
+    weights = server.metric("braid_model_memory_bytes", model="cnn", kind="weights")
+    assert weights >= model.stat().st_size // 2
+    assert server.metric("braid_model_memory_bytes", model="cnn", kind="activations") > 0
+    serving = server.metric("braid_worker_memory_bytes", process="serving", memory="host")
+    limit = server.metric("braid_worker_memory_limit_bytes", device="cpu")
+    assert 50 << 20 < serving < limit
+    assert server.metric("braid_store_bytes") > model.stat().st_size
+    assert server.metric("braid_upload_bytes_sum") == model.stat().st_size
+    assert "_created" not in server.http("/metrics")

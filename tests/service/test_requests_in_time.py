@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
-from braid_client import Client, DeadlineExceeded, ModelState
+from braid_client import Client, DeadlineExceeded
 from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.clock import until
 from tests.models.small import small_cnn
@@ -66,11 +66,7 @@ def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
     """A server with the model ``slow``, of some tens of milliseconds a row, whose batches queue."""
     folder = tmp_path_factory.mktemp("slow")
     server = ServerProcess(folder / "store", BRAID_SIDE_BY_SIDE="false").start()
-    path = small_cnn(folder / "slow.onnx", branches=8, size=192)
-    server.import_ahead(path)
-    with server.client() as client:
-        client.register("slow", path, batch_sizes=[1], planner="sequential", wait=True)
-    yield server
+    yield server.register({"slow": small_cnn(folder / "slow.onnx", branches=8, size=192)})
     assert server.stop() == 0
 
 
@@ -118,29 +114,6 @@ def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
         assert len(neighbour.result()) == 1
 
     until(lambda: server.metric("braid_requests_total", model="slow", outcome="CANCELLED"))
-
-
-def test_other_bytes_under_one_name_make_a_version_that_answers_beside_the_old_one(
-    shared: ServerProcess, tmp_path: Path
-) -> None:
-    first = small_cnn(tmp_path / "first.onnx", branches=2)
-    second = small_cnn(tmp_path / "second.onnx", branches=5)
-    shared.import_ahead(first, second)
-    with shared.client() as client:
-        client.register("versions", first, batch_sizes=[1], planner="sequential", wait=True)
-        before = client.infer("versions", {"x": X})
-        client.register("versions", second, batch_sizes=[1], planner="sequential", wait=True)
-
-        newest = client.infer("versions", {"x": X})
-        old = client.infer("versions", {"x": X}, version=1)
-        client.delete("versions", version=2)
-        after = client.infer("versions", {"x": X})
-        states = [model.state for model in client.models() if model.name == "versions"]
-        client.delete("versions")
-
-    assert [before.version, newest.version, old.version, after.version] == ["1", "2", "1", "1"]
-    np.testing.assert_array_equal(before.outputs["y"], old.outputs["y"])
-    assert states == [ModelState.SERVING]
 
 
 def test_deleting_under_load_answers_or_says_not_found(

@@ -85,13 +85,10 @@ def test_a_model_on_demand_leaves_memory_when_idle_and_the_next_request_brings_i
 def test_more_models_than_memory_has_room_for_all_answer_and_a_restart_loads_the_last_used(
     tmp_path: Path,
 ) -> None:
-    server = ServerProcess(
+    with ServerProcess(
         tmp_path / "store", BRAID_WORKER_MEMORY_BYTES="640MiB", BRAID_RESTORE_SECONDS="0"
-    ).start()
-    try:
+    ).start() as server:
         _use_more_than_fit(server, tmp_path)
-    finally:
-        server.end()
 
 
 def _use_more_than_fit(server: ServerProcess, tmp_path: Path) -> None:

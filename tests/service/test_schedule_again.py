@@ -31,17 +31,10 @@ ROW = {"x": np.zeros((1, 3, 16, 16), np.float32)}
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with tokens of both roles and a model at batch sizes 1 and 4."""
     folder = tmp_path_factory.mktemp("again")
-    server = ServerProcess(
+    with ServerProcess(
         folder / "store", BRAID_ADMIN_TOKEN=ADMIN, BRAID_INFER_TOKEN=INFER
-    ).start()
-    path = small_cnn(folder / "cnn.onnx")
-    server.import_ahead(path)
-    try:
-        with client_of(server, ADMIN) as client:
-            client.register("cnn", path, batch_sizes=[1, 4], planner="sequential", wait=True)
-        yield server
-    finally:
-        server.end()
+    ).start() as server:
+        yield server.register({"cnn": small_cnn(folder / "cnn.onnx")}, (1, 4))
 
 
 def client_of(server: ServerProcess, token: str | None) -> Client:
@@ -97,32 +90,6 @@ def test_rest_answers_with_the_job(guarded: ServerProcess) -> None:
         assert (answer.json["model"], answer.json["version"]) == ("cnn", "1")
         with client_of(guarded, ADMIN) as client:
             assert ended(client, answer.json["id"]) is JobState.READY
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
-        (AGAIN, b'{"batch_size": 0}', 400),
-        (AGAIN, b'{"batch_size": 3}', 400),
-        (AGAIN, b'{"batch_size": 1e99}', 400),
-        (AGAIN, b'{"batch_size": 99999999999}', 400),
-        (AGAIN, b'{"batch_size": "4"}', 400),
-        (AGAIN, b'{"batch_size": true}', 400),
-        (AGAIN, b'{"device": 1}', 400),
-        (AGAIN, b'{"device": "gpu"}', 400),
-        (AGAIN, b"[]", 400),
-        (AGAIN, b"{", 400),
-        ("/v2/models/nothing/schedule/again", b"{}", 404),
-        ("/v2/models/cnn/versions/9/schedule/again", b"{}", 404),
-    ],
-)
-def test_rest_refuses_what_is_wrong(
-    guarded: ServerProcess, path: str, body: bytes, status: int
-) -> None:
-    answer = call(guarded, path, body, authorization=f"Bearer {ADMIN}")
-
-    assert answer.status == status
-    assert answer.json["error"]
 
 
 def test_a_model_that_is_unloaded_is_to_be_loaded_first(guarded: ServerProcess) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import ssl
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,7 +30,6 @@ from braid_client import (
     RetryPolicy,
     Tls,
     Unauthenticated,
-    Unavailable,
 )
 from braid_client.wire import admin_pb2, inference_pb2
 from tests.models.small import identity
@@ -190,14 +187,6 @@ def test_whoever_may_run_models_runs_them(secured: Secured) -> None:
         client.infer("id", {"x": x})
 
 
-def test_plain_text_is_not_spoken(secured: Secured) -> None:
-    with (
-        Client(secured.server.address, retry=RetryPolicy(max_attempts=1)) as client,
-        pytest.raises(Unavailable),
-    ):
-        client.models(timeout_s=120)
-
-
 def test_the_command_line_is_told_of_tls_and_of_hashes(
     secured: Secured, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,10 +200,6 @@ def test_the_command_line_is_told_of_tls_and_of_hashes(
     assert main(["models", *admin, str(secured.folder / "admin")]) == 1
     assert "holds hashes, from which no token can be read" in capsys.readouterr().err
     assert main(["models", *admin, str(secured.folder / "plain")]) == 0
-
-
-def test_the_socket_is_for_its_owner_only(secured: Secured) -> None:
-    assert stat.S_IMODE(os.stat(secured.socket).st_mode) == 0o600
 
 
 def test_a_token_is_withdrawn_by_deleting_its_line(secured: Secured) -> None:

@@ -13,10 +13,11 @@ import onnxruntime
 import pytest
 
 from braid.core.measurement import SideBySideRuns, Speed
+from braid.core.schedule import Schedule
 from braid.server.cli.main import main
-from braid.server.store.store import Store
 from braid_client import Client
 from tests.models.small import small_cnn
+from tests.service.contests import change_schedules
 from tests.service.server_process import ServerProcess
 
 CALLERS, EACH = 16, 8
@@ -26,31 +27,20 @@ FOUND = SideBySideRuns(2, "", 1.0, Speed(1.25, 1.125, 1.5))
 SHOWN = "2 at once (sequential), 0.00 ms each: 1.250x (1.125 to 1.500) the runs a second"
 
 
-def claim(folder: Path) -> None:
-    """Let the stored schedule say so."""
-    store = Store.open(folder)
-    try:
-        (model,) = store.models()
-        (schedule,) = store.schedules_of(model.sha256)
-        seen = replace(schedule.provenance, measured_us=1e6, side_by_side=FOUND)
-        store.put_schedule(replace(schedule, provenance=seen))
-    finally:
-        store.close()
+def claimed(schedule: Schedule) -> Schedule:
+    """A schedule that says so."""
+    seen = replace(schedule.provenance, measured_us=1e6, side_by_side=FOUND)
+    return replace(schedule, provenance=seen)
 
 
 @contextmanager
 def serving(tmp_path: Path, path: Path, setting: str) -> Iterator[ServerProcess]:
-    """A server with one model whose schedule is as ``claim`` has it."""
-    server = ServerProcess(tmp_path / "store", BRAID_THREADS="2", BRAID_SIDE_BY_SIDE=setting)
-    try:
-        server.start().import_ahead(path)
-        with server.client() as client:
-            client.register("cnn", path, batch_sizes=[1], planner="sequential", wait=True)
+    """A server with one model whose schedule is as ``claimed`` has it."""
+    with ServerProcess(tmp_path / "store", BRAID_THREADS="2", BRAID_SIDE_BY_SIDE=setting) as server:
+        server.start().register({"cnn": path})
         assert server.stop() == 0
-        claim(server.store)
+        change_schedules(server.store, claimed)
         yield server.start()
-    finally:
-        server.end()
 
 
 def plans_under_load(client: Client, path: Path) -> set[str]:

@@ -10,48 +10,38 @@ import numpy as np
 import pytest
 
 from braid.core.measurement import Speed, speed_text
-from braid.core.schedule import Contender, schedule_from_json
+from braid.core.schedule import Contender, Schedule, schedule_from_json
 from braid.server.cli.main import main
 from braid.server.cli.remote.models import print_details
-from braid.server.store.store import Store
 from tests.models.small import small_cnn
+from tests.service.contests import change_schedules
 from tests.service.server_process import ServerProcess
 
 SHOWN = "1.031x (1.012 to 1.048)"
 SPEED = Speed(1.0312, 1.0118, 1.0482)
 
 
-def claim_speed(folder: Path) -> None:
-    """Let the stored schedule say that it is of a planner whose plan was measured like this."""
-    store = Store.open(folder)
-    try:
-        (model,) = store.models()
-        (schedule,) = store.schedules_of(model.sha256)
-        sequential = replace(schedule.provenance.candidates[0], latency_us=9630.0, spread=0.021)
-        found = Contender(
-            "greedy", 10420.0, 0.034, 99, SPEED.median, 1e-6,
-            speedup_least=SPEED.least, speedup_most=SPEED.most,
-        )  # fmt: skip
-        other = Contender("onnxruntime", 9800.0, 0.02, 99, 1.05)
-        seen = replace(
-            schedule.provenance, measured_us=10420.0, sequential_us=9630.0, spread=0.034,
-            candidates=(sequential, found, other), promoted=True, reason="",
-        )  # fmt: skip
-        store.put_schedule(replace(schedule, planner="greedy", provenance=seen))
-    finally:
-        store.close()
+def claimed(schedule: Schedule) -> Schedule:
+    """A schedule of a planner whose plan was measured like this."""
+    sequential = replace(schedule.provenance.candidates[0], latency_us=9630.0, spread=0.021)
+    found = Contender(
+        "greedy", 10420.0, 0.034, 99, SPEED.median, 1e-6,
+        speedup_least=SPEED.least, speedup_most=SPEED.most,
+    )  # fmt: skip
+    other = Contender("onnxruntime", 9800.0, 0.02, 99, 1.05)
+    seen = replace(
+        schedule.provenance, measured_us=10420.0, sequential_us=9630.0, spread=0.034,
+        candidates=(sequential, found, other), promoted=True, reason="",
+    )  # fmt: skip
+    return replace(schedule, planner="greedy", provenance=seen)
 
 
 @pytest.fixture
 def claiming(server: ServerProcess, tmp_path: Path) -> ServerProcess:
-    """A server with one model, whose schedule is as ``claim_speed`` has it."""
-    path = small_cnn(tmp_path / "cnn.onnx")
-    server.start()
-    server.import_ahead(path)
-    with server.client() as client:
-        client.register("cnn", path, batch_sizes=[1], planner="sequential", wait=True)
+    """A server with one model, whose schedule is as ``claimed`` has it."""
+    server.start().register({"cnn": small_cnn(tmp_path / "cnn.onnx")})
     assert server.stop() == 0
-    claim_speed(server.store)
+    change_schedules(server.store, claimed)
     return server.start()
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from braid.server.settings import load_settings
 from braid_client import Client, ModelNotFound
 from tests.models.small import identity
 from tests.service.server_process import ServerProcess
@@ -53,7 +52,3 @@ def test_a_request_is_a_child_of_its_callers_span_and_its_parts_are_timed(tmp_pa
     assert refused["attributes"]["rpc.grpc.status"] == "NOT_FOUND"
     assert refused["status"]["status_code"] == "ERROR"
     assert "secret-name" not in server.log
-
-
-def test_nothing_is_traced_unless_asked_for(tmp_path: Path) -> None:
-    assert load_settings({"store": tmp_path}).tracing == "off"

@@ -29,19 +29,12 @@ REQUESTS = 40
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Has the model ``wide``, and 3 MiB for a connection, a quarter for a stream, 4 in all."""
     folder = tmp_path_factory.mktemp("small")
-    server = ServerProcess(
+    with ServerProcess(
         folder / "store",
         BRAID_CONNECTION_MEMORY_BYTES="3MiB",
         BRAID_CALLS_MEMORY_BYTES=str(CALLS_BYTES),
-    ).start()
-    try:
-        wide = row_sums(folder / "wide.onnx", COLUMNS)
-        server.import_ahead(wide)
-        with server.client() as client:
-            client.register("wide", wide, batch_sizes=[1, 4], planner="sequential", wait=True)
-        yield server
-    finally:
-        server.end()
+    ).start() as server:
+        yield server.register({"wide": row_sums(folder / "wide.onnx", COLUMNS)}, (1, 4))
 
 
 def row(number: int) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -6,12 +6,11 @@ Version n of the model answers x + n: each answer tells which version it came fr
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -25,6 +24,7 @@ from braid.server.cli.main import main
 from braid_client import Client, FailedPrecondition, JobFailed, ModelNotFound, RetryPolicy, Serving
 from tests.clock import until
 from tests.models.small import adds
+from tests.service.load import Load
 from tests.service.server_process import ServerProcess
 
 CLIENTS = 16
@@ -38,10 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def register(server: ServerProcess, folder: Path, name: str, number: int) -> None:
-    path = adds(folder / f"{number}.onnx", number)
-    server.import_ahead(path)
-    with server.client() as client:
-        client.register(name, path, batch_sizes=[1], planner="sequential", wait=True, timeout_s=600)
+    server.register({name: adds(folder / f"{number}.onnx", number)})
 
 
 def answer(client: Client, name: str, version: str | int | None = None) -> tuple[int, str]:
@@ -60,55 +57,31 @@ class Answer:
     version: str  # that the answer names
 
 
-@dataclass
-class Load:
-    """What the clients saw."""
-
-    answers: list[Answer]
-    errors: list[Exception]
-
-
-class Clients:
-    """Threads that ask without a pause, and without trying again, while this is entered."""
+class Clients(Load):
+    """Threads that ask a model without a pause, and what they heard."""
 
     def __init__(self, server: ServerProcess, name: str, count: int = CLIENTS) -> None:
-        self.load = Load([], [])
-        self._heard = threading.Condition()
-        self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(count)
-        self._done = [self._pool.submit(self._ask, server, name) for _ in range(count)]
+        self.answers: list[Answer] = []
+        self._client = Client(server.address, retry=RetryPolicy(max_attempts=1))
+        super().__init__([partial(self._ask, name)] * count)
 
-    def _ask(self, server: ServerProcess, name: str) -> None:
-        with Client(server.address, retry=RetryPolicy(max_attempts=1)) as client:
-            while not self._stop.is_set():
-                sent_at = time.monotonic()
-                try:
-                    number, version = answer(client, name)
-                except Exception as error:
-                    self.load.errors.append(error)
-                else:
-                    done = Answer(sent_at, time.monotonic(), number, version)
-                    with self._heard:
-                        self.load.answers.append(done)
-                        self._heard.notify_all()
+    def _ask(self, name: str) -> None:
+        sent_at = time.monotonic()
+        number, version = answer(self._client, name)
+        self.answers.append(Answer(sent_at, time.monotonic(), number, version))
 
     def await_answers(self, count: int, since: float) -> None:
         """Wait until so many requests were answered that were sent after ``since``."""
 
         def have_come() -> bool:
-            return sum(done.sent_at > since for done in self.load.answers[-4 * count :]) >= count
+            return sum(done.sent_at > since for done in self.answers[-4 * count :]) >= count
 
-        with self._heard:
-            assert self._heard.wait_for(have_come, 120)
+        with self._ended:
+            assert self._ended.wait_for(have_come, 120)
 
-    def __enter__(self) -> Clients:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._pool.shutdown()
-        for each in self._done:
-            each.result()
+    def __exit__(self, *exc_info: object) -> None:
+        super().__exit__(*exc_info)
+        self._client.close()
 
 
 @pytest.mark.ci
@@ -126,50 +99,42 @@ def test_labels_swap_atomically_twenty_times_under_load(
             swaps.append((asked_at, time.monotonic(), wanted))
             clients.await_answers(CLIENTS, since=swaps[-1][1])
 
-    load = clients.load
-    assert load.errors == []
-    assert len(load.answers) >= 20 * CLIENTS
-    assert {done.number for done in load.answers} == {1, 2}
-    assert all(str(done.number) == done.version for done in load.answers)
+    assert set(clients.outcomes) == {"OK"}
+    assert len(clients.answers) >= 20 * CLIENTS
+    assert {done.number for done in clients.answers} == {1, 2}
+    assert all(str(done.number) == done.version for done in clients.answers)
     # Whoever asked after a swap was answered, and heard before the next was asked for, got the
     # new version.
     for (_, since, wanted), (before, _, _) in pairwise(swaps):
-        between = [d.number for d in load.answers if since < d.sent_at and d.received_at < before]
+        between = [
+            d.number for d in clients.answers if since < d.sent_at and d.received_at < before
+        ]
         assert set(between) == {wanted}
 
 
-@pytest.mark.slow
-def test_new_versions_replace_old_ones_twenty_times_under_load(
-    server: ServerProcess, tmp_path: Path
+@pytest.mark.parametrize(
+    ("times", "clients"),
+    [(2, 1), pytest.param(20, CLIENTS, marks=pytest.mark.slow)],  # imports give way to clients
+)
+def test_new_versions_replace_old_ones_under_load(
+    server: ServerProcess, tmp_path: Path, times: int, clients: int
 ) -> None:
-    _replace_under_load(server, tmp_path, "replaced", times=20, clients=CLIENTS)
-
-
-def test_a_new_version_replaces_the_old_one_under_load(
-    server: ServerProcess, tmp_path: Path
-) -> None:
-    _replace_under_load(server, tmp_path, "renewed", times=2, clients=1)  # imports give way
-
-
-def _replace_under_load(
-    server: ServerProcess, folder: Path, name: str, *, times: int, clients: int
-) -> None:
-    register(server, folder, name, 1)
+    name = f"replaced-{times}-times"
+    register(server, tmp_path, name, 1)
     with server.client() as admin:
         admin.set_serving(name, Serving(latest=1))
         with Clients(server, name, clients) as asking:
             for number in range(2, times + 2):
-                register(server, folder, name, number)
+                register(server, tmp_path, name, number)
                 asking.await_answers(1, since=time.monotonic())
         _await_states(admin, name, {times + 1: "SERVING", times: "UNLOADED"})
 
-    load = asking.load
-    assert load.errors == []
-    assert {done.number for done in load.answers} == set(range(1, times + 2))
-    assert all(str(done.number) == done.version for done in load.answers)
-    heard = sorted(load.answers, key=lambda done: done.received_at)
+    assert set(asking.outcomes) == {"OK"}
+    assert {done.number for done in asking.answers} == set(range(1, times + 2))
+    assert all(str(done.number) == done.version for done in asking.answers)
+    heard = sorted(asking.answers, key=lambda done: done.received_at)
     newest = list(accumulate((done.number for done in heard), max, initial=0))
-    for later in load.answers:
+    for later in asking.answers:
         before = bisect_left(heard, later.sent_at, key=lambda done: done.received_at)
         assert later.number >= newest[before]  # never back to a version that was replaced
 
@@ -261,8 +226,7 @@ def test_a_load_serves_all_versions_but_those_that_cannot(
 def test_configurations_outlive_a_restart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = ServerProcess(tmp_path / "store").start()
-    try:
+    with ServerProcess(tmp_path / "store").start() as server:
         for number in (1, 2):
             register(server, tmp_path, "kept", number)
         options = ["--label", "stable=1", "--share", "2", "--max-wait-ms", "1"]
@@ -276,5 +240,3 @@ def test_configurations_outlive_a_restart(
             assert kept == Serving(labels={"stable": 1}, share=2.0, max_wait_ms=1.0)
             client.set_serving("kept", replace(kept, labels={}))
             assert answer(client, "kept") == (2, "2")
-    finally:
-        server.end()

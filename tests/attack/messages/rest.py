@@ -209,7 +209,7 @@ CHANGES: Mapping[str, tuple[str, str, int, Sequence[str]]] = {
     "a pin to a plan that is none": (
         f"models/{PREY}/schedule/pin",
         '{"plan": "../../etc/passwd"}',
-        *(400, ["passwd"]),
+        *(400, ["has no plan '../../etc/passwd'; plans: "]),
     ),
     "a pin of nobody": ("models/nobody/schedule/pin", '{"plan": "sequential"}', 404, ["'nobody'"]),
     "a schedule for no device": (

@@ -5,7 +5,6 @@ SQLite takes PostgreSQL's place, and nothing is notified: a test says when a nod
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -144,12 +143,3 @@ class Node:
     def answering(self) -> set[tuple[str, int]]:
         """Names and versions that answer."""
         return {(each.name, each.version) for each in self.models.all_served()}
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what tasks of this process bring about."""
-    for _ in range(60_000):
-        if is_so():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it does not come true")

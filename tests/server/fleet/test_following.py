@@ -25,7 +25,8 @@ from braid.server.models.queries import ModelQueries
 from braid.server.models.restore import Restore
 from braid.server.store.records import JobStatus, ModelStatus
 from braid.server.store.serving_config import Batching, ServingConfig, VersionPolicy
-from tests.server.fleet.nodes import Node, until
+from tests.clock import until_true
+from tests.server.fleet.nodes import Node
 
 BOTH = VersionPolicy(specific=(1, 2))
 
@@ -47,7 +48,7 @@ async def replaced(a: Node, b: Node) -> None:
     await a.policies.configure("net", ServingConfig(VersionPolicy(latest=1)))
     await b.look()
     await a.register("net", b"two")
-    await until(lambda: a.answering == {("net", 2)})
+    await until_true(lambda: a.answering == {("net", 2)})
 
 
 async def test_what_one_node_registers_answers_on_the_other(nodes: tuple[Node, Node]) -> None:
@@ -74,8 +75,8 @@ async def test_a_model_that_is_being_imported_elsewhere_says_so(nodes: tuple[Nod
 
     assert isinstance(b.models.for_request("net", "").refusal, ModelLoading)
     a.server.importer.gate.set()
-    await until(lambda: a.answering == {("net", 1)})
-    await until(lambda: not a.runner.is_working_on("net", 1))
+    await until_true(lambda: a.answering == {("net", 1)})
+    await until_true(lambda: not a.runner.is_working_on("net", 1))
     await b.look()
     assert b.answering == {("net", 1)}
 
@@ -221,8 +222,8 @@ async def test_a_job_of_this_node_is_left_alone(nodes: tuple[Node, Node]) -> Non
 
     assert a.answering == {("net", 1)}
     a.server.importer.gate.set()
-    await until(lambda: a.answering == {("net", 1), ("net", 2)})
-    await until(lambda: not a.runner.is_working_on("net", 2))
+    await until_true(lambda: a.answering == {("net", 1), ("net", 2)})
+    await until_true(lambda: not a.runner.is_working_on("net", 2))
     assert a.server.importer.imports == 2
     await b.look()
     assert b.answering == a.answering
@@ -258,7 +259,7 @@ async def test_a_job_for_bytes_that_were_replaced_elsewhere_ends(
     await b.look()
     b.device.gate = asyncio.Event()
     job = await b.runner.schedule_again("net", 1)
-    await until(lambda: b.device.measuring == 1)
+    await until_true(lambda: b.device.measuring == 1)
     await b.look()
     assert b.runner.is_working_on("net", 1)
     other = await a.store.call(a.store.find_model, "other", 1)

@@ -14,7 +14,6 @@ from braid.server.fleet.store import FleetStore
 from braid.server.jobs.node_list import NodeList
 from braid.server.settings import Settings
 from braid.server.store.records import NodeRecord
-from braid.server.store.store import Store
 
 DEVICES = "cpu:X:threads=1 | cpu:X:threads=2"
 DATABASE = "postgresql+psycopg://braid@nowhere/braid"
@@ -54,15 +53,3 @@ async def test_nodes_are_listed_with_their_jobs_and_the_age_of_their_beats(
     assert (second.node.id, second.job_ids) == ("b", ("2",))
     assert (second.node.is_alive, second.is_this) == (False, False)
     assert first.beat_age_s < 1000 <= second.beat_age_s < 2000
-
-
-async def test_a_server_on_its_own_lists_itself(tmp_path: Path) -> None:
-    store = Store.open(tmp_path / "store")
-    settings = Settings(node_name="here", host="127.0.0.1")
-
-    (only,) = await NodeList(store, settings, lambda: DEVICES, lambda: 9001).nodes()
-
-    assert (only.node.id, only.node.address) == ("here", "127.0.0.1:9001")
-    assert only.device_keys == DEVICES.split(" | ")
-    assert (only.node.is_alive, only.is_this, only.beat_age_s, only.job_ids) == (True, True, 0, ())
-    store.close()

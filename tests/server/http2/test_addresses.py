@@ -115,17 +115,6 @@ async def test_who_shows_a_certificate_of_ours_is_let_in(
         assert (await who(channel)).startswith("ipv")
 
 
-@pytest.mark.parametrize("is_strangers", [False, True])
-async def test_who_shows_no_certificate_of_ours_is_not_let_in(
-    tmp_path: Path, authority: trustme.CA, is_strangers: bool
-) -> None:
-    shown = trustme.CA().issue_cert("stranger@example.org") if is_strangers else None
-    async with opened(tmp_path, **secured(tmp_path, authority, mutual=True)) as port:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await who(grpc.aio.secure_channel(f"localhost:{port}", credentials(authority, shown)))
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-
-
 @pytest.mark.parametrize("offered", [[], ["http/1.1"], ["h2"], ["http/1.1", "h2"]])
 async def test_only_who_agrees_on_http2_is_greeted(
     tmp_path: Path, authority: trustme.CA, offered: list[str]

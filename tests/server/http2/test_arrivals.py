@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,6 +12,7 @@ from braid.server.http2.arrivals import PATIENCE_S, Arrival, Arrivals
 from braid.server.http2.arrivals import SHORT_BYTES as SHORT
 from braid.server.http2.messages import WINDOW_BYTES, Incoming, NoRoom
 from braid.server.inference.call_memory import UNREAD_S, CallMemory, MemoryLimits
+from tests.clock import SetClock, until_true
 
 MIB = 1 << 20
 LIMITS = MemoryLimits(64 * MIB, 20 * MIB, 64 * MIB)
@@ -54,31 +55,17 @@ class Connection:
         self._arrivals.free(arrival)
 
 
-class Clock:
+@pytest.fixture
+def clock() -> SetClock:
     """Time that passes when a test says so; looks at slow senders are the loop's."""
-
-    now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
+    return SetClock(1000.0)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-async def arrivals(clock: Clock) -> AsyncIterator[Arrivals]:
+async def arrivals(clock: SetClock) -> AsyncIterator[Arrivals]:
     shared = Arrivals(CallMemory(LIMITS), clock)
     yield shared
     assert shared.held_bytes <= LIMITS.all_bytes
-
-
-async def until(look: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not look():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def failed(arrival: Arrival) -> bool:
@@ -122,7 +109,7 @@ async def test_short_messages_count_too(arrivals: Arrivals, sent: int) -> None:
 
 
 async def test_who_sends_on_gets_through_those_who_stand_still(
-    arrivals: Arrivals, clock: Clock
+    arrivals: Arrivals, clock: SetClock
 ) -> None:
     standing = [Connection(arrivals).begin() for _ in range(12)]
     connection = Connection(arrivals)
@@ -130,33 +117,33 @@ async def test_who_sends_on_gets_through_those_who_stand_still(
     assert not sender.reserved
 
     while not sender.reserved:  # those who were let in before it give way, four at a time
-        clock.now_s += PATIENCE_S + 0.1
+        clock.now += PATIENCE_S + 0.1
         await asyncio.sleep(0.6)
 
     assert all(map(failed, standing[:4]))
     await connection.finish(sender)
 
 
-async def test_nobody_gives_way_while_nobody_waits(arrivals: Arrivals, clock: Clock) -> None:
+async def test_nobody_gives_way_while_nobody_waits(arrivals: Arrivals, clock: SetClock) -> None:
     standing = [Connection(arrivals).begin() for _ in range(4)]
-    clock.now_s += 3600
+    clock.now += 3600
     await asyncio.sleep(1.2)
     assert not any(map(failed, standing))
 
 
 async def test_a_slow_sender_gives_way_and_a_quick_one_does_not(
-    arrivals: Arrivals, clock: Clock
+    arrivals: Arrivals, clock: SetClock
 ) -> None:
     connections = [Connection(arrivals) for _ in range(4)]
     quick, *slow = (connection.begin() for connection in connections)
     waiting = Connection(arrivals).begin()
     for _ in range(4):
-        clock.now_s += 1.0
+        clock.now += 1.0
         connections[0].send(quick, bytes(2 * MIB))
         for connection, arrival in zip(connections[1:], slow, strict=True):
             connection.send(arrival, bytes(100))
 
-    await until(lambda: waiting.reserved > 0)
+    await until_true(lambda: waiting.reserved > 0)
 
     assert sum(map(failed, slow)) == 1
     assert not failed(quick)
@@ -164,7 +151,7 @@ async def test_a_slow_sender_gives_way_and_a_quick_one_does_not(
 
 
 async def test_a_connection_waits_for_its_own_messages_and_keeps_nobody(
-    arrivals: Arrivals, clock: Clock
+    arrivals: Arrivals, clock: SetClock
 ) -> None:
     busy, other = Connection(arrivals), Connection(arrivals)
     first, second, third = (busy.begin() for _ in range(3))
@@ -178,7 +165,7 @@ async def test_a_connection_waits_for_its_own_messages_and_keeps_nobody(
 
 
 async def test_a_whole_message_that_is_not_taken_gives_way_in_the_end(
-    arrivals: Arrivals, clock: Clock
+    arrivals: Arrivals, clock: SetClock
 ) -> None:
     """Its handler waits for a caller that takes no answers."""
     connections = [Connection(arrivals) for _ in range(4)]
@@ -186,15 +173,15 @@ async def test_a_whole_message_that_is_not_taken_gives_way_in_the_end(
     for connection, arrival in zip(connections, whole, strict=True):
         connection.send(arrival, bytes(arrival.incoming.missing_bytes))
     waiting = Connection(arrivals).begin()
-    clock.now_s += UNREAD_S
+    clock.now += UNREAD_S
     await asyncio.sleep(0.7)
     assert not any(map(failed, whole))
 
-    clock.now_s += PATIENCE_S + 0.1
-    await until(lambda: waiting.reserved > 0)
+    clock.now += PATIENCE_S + 0.1
+    await until_true(lambda: waiting.reserved > 0)
 
 
-async def test_a_message_beyond_all_limits_is_let_in_alone(clock: Clock) -> None:
+async def test_a_message_beyond_all_limits_is_let_in_alone(clock: SetClock) -> None:
     arrivals = Arrivals(CallMemory(MemoryLimits(MIB, MIB, MIB)), clock)
     first, second = Connection(arrivals), Connection(arrivals)
     one, two = first.begin(60 * MIB), second.begin(60 * MIB)
@@ -212,13 +199,13 @@ async def test_a_message_beyond_all_limits_is_let_in_alone(clock: Clock) -> None
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_whatever_comes_the_sums_are_right_and_all_who_send_on_end(
-    arrivals: Arrivals, clock: Clock, seed: int
+    arrivals: Arrivals, clock: SetClock, seed: int
 ) -> None:
     draw = random.Random(seed)
     connections = [Connection(arrivals) for _ in range(5)]
     under_way: list[tuple[Connection, Arrival]] = []
     for _ in range(300):
-        clock.now_s += draw.choice((0.0, 0.001, 0.5))
+        clock.now += draw.choice((0.0, 0.001, 0.5))
         if draw.random() < 0.3 or not under_way:
             connection = draw.choice(connections)
             size = draw.choice((10, 70_000, 2 * MIB, LONG, 30 * MIB))

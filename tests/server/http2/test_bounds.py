@@ -237,15 +237,3 @@ async def test_a_call_that_is_given_up_leaves_its_memory_to_the_next() -> None:
         assert await growth(peer) == 1
         peer.send(number_frame(frames.RST_STREAM, 1, 8))
         assert await growth(peer) == 3
-
-
-async def test_who_stands_still_within_a_message_gives_way_to_another() -> None:
-    """A connection without a message was let in whatever others held: they held all memory."""
-    async with connected(limits=LONG, memory=ROOM_FOR_ONE) as peer:
-        peer.send(begin(1))
-        assert await growth(peer) == 1
-        async with peer.another() as other:
-            other.send(frames.PREFACE, frames.settings_frame({}), begin(1))
-            assert await growth(other) == 1
-            _, _, block = await peer.until(frames.HEADERS)
-            assert literal(b"grpc-status", b"8") in (await peer.until(frames.HEADERS))[2] + block

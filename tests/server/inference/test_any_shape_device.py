@@ -7,7 +7,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -151,7 +151,6 @@ async def served(
     reference: str = "onnxruntime 1.31.0",
     options: ModelOptions | None = None,
     padding: tuple[PaddedAxis, ...] | None = None,
-    padding_failure: str = "",
 ) -> AsyncIterator[Served]:
     """The model under the schedule of a registration that compared these candidates.
 
@@ -170,7 +169,7 @@ async def served(
     axes = report.padding if report.batch is not None else ()
     asked = {one.axis: ZEROS for one in axes if one.tried.get(ZEROS, 1.0) <= TOLERANCE}
     options = replace(imported.options, pad=asked)
-    imported = replace(imported, options=options, report=report, padding_failure=padding_failure)
+    imported = replace(imported, options=options, report=report)
     version = ModelVersion("m", 1, digest, 1, imported.options)
     replica = ModelReplica(version, imported, device)
     await device.load(digest, imported.artefact)
@@ -192,33 +191,6 @@ async def served(
     await replica.close()
 
 
-@pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)
-async def test_requests_of_any_length_equal_the_reference_and_nothing_is_prepared(
-    device: Device, tmp_path: Path, of: Callable[[], AnyLength]
-) -> None:
-    random, model = np.random.default_rng(0), of()
-    async with served(device, model, tmp_path, RAN) as under:
-        plans = set()
-        for _ in range(60):
-            length, rows = random.integers(3, 200), random.integers(1, 6)
-            plans.add(await under.check(model.inputs(random, int(rows), int(length))))
-
-        assert ONNXRUNTIME in plans
-        assert under.replica.other_shapes.prepared == 0
-
-
-async def test_an_executable_of_a_shape_answers_as_the_session_does(
-    device: Device, tmp_path: Path
-) -> None:
-    random, model = np.random.default_rng(1), masked_attention()
-    async with served(device, model, tmp_path, RAN) as under:
-        inputs = model.inputs(random, 1, 37)
-        first = await under.check(inputs)
-        await under.replica.other_shapes.own((under.request(inputs).shape_class, 1))
-
-        assert (first, await under.check(inputs)) == (ONNXRUNTIME, SEQUENTIAL)
-
-
 async def test_a_request_that_waits_for_an_executable_is_answered_by_its_first_run(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,17 +202,6 @@ async def test_a_request_that_waits_for_an_executable_is_answered_by_its_first_r
 
         assert (first, plans) == (ONNXRUNTIME, [SEQUENTIAL] * 3)
         assert under.replica.other_shapes.prepared == 3
-
-
-async def test_nan_and_infinity_come_out_as_the_reference_has_them(
-    device: Device, tmp_path: Path
-) -> None:
-    (of,) = (model for model in ALL if model.__name__ == "convolution_over_time")
-    async with served(device, of(), tmp_path, RAN) as under:
-        x = np.ones((2, 4, 31), np.float32)
-        x[0, 1, 5], x[1, 2, 20] = np.nan, np.inf
-
-        assert await under.check({"x": x}) == ONNXRUNTIME
 
 
 async def test_a_length_of_zero_is_answered(device: Device, tmp_path: Path) -> None:
@@ -264,23 +225,6 @@ async def test_a_bad_value_is_the_callers_and_later_requests_go_on(
 
         await under.check(inputs)
         assert await under.check(model.inputs(random, 1, 42)) == ONNXRUNTIME
-
-
-async def test_a_new_worker_answers_any_shape_as_the_one_before(
-    device: Device, tmp_path: Path
-) -> None:
-    random, model = np.random.default_rng(5), masked_attention()
-    async with served(device, model, tmp_path, RAN) as under:
-        os.kill(device.pids["serving"], signal.SIGKILL)
-
-        async with asyncio.timeout(120):
-            plan_id = ""
-            while not plan_id:
-                with suppress(Unavailable):
-                    plan_id = await under.check(model.inputs(random, 1, 51))
-                await asyncio.sleep(0.05)
-        assert plan_id == ONNXRUNTIME
-        assert under.replica.other_shapes.prepared == 0
 
 
 @pytest.mark.parametrize(
@@ -340,17 +284,6 @@ async def test_a_session_counts_as_the_models_file_however_many_use_it(
 async def test_without_a_session_none_is_counted(device: Device, tmp_path: Path) -> None:
     async with served(device, masked_attention(), tmp_path, ERRED) as under:
         assert device.model_memory[under.replica.digest].sessions == 0
-
-
-@pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)
-async def test_requests_of_many_lengths_at_once_equal_the_reference(
-    device: Device, tmp_path: Path, of: Callable[[], AnyLength]
-) -> None:
-    random, model = np.random.default_rng(5), of()
-    async with served(device, model, tmp_path, RAN) as under, asyncio.TaskGroup() as requests:
-        for _ in range(60):
-            rows, length = int(random.integers(1, 4)), int(random.integers(1, 60))
-            requests.create_task(under.check(model.inputs(random, rows, length)))
 
 
 @pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)

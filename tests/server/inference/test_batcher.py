@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.options import ModelOptions
 from braid.core.device_state import UNKNOWN
-from braid.core.errors import DeadlineExceeded, InvalidRequest, QueueFull, WorkerRestarting
+from braid.core.errors import InvalidRequest, WorkerRestarting
 from braid.core.graph import OpGraph
 from braid.core.inputs import GivenTensor
 from braid.core.pieces import Work, joined
@@ -283,35 +283,6 @@ async def test_a_request_that_cannot_be_copied_fails_and_leaves_nothing_behind(
     await service.infer(rows_from(2, 1))
 
 
-async def test_requests_that_wait_together_share_a_batch(device: FakeDevice) -> None:
-    service = Service(device)
-    device.gate.clear()
-    running = [asyncio.create_task(service.infer(rows_from(i, 1))) for i in range(6)]
-    await settle()
-    device.gate.set()
-
-    outcomes = await asyncio.gather(*running)
-
-    assert [len(batch) for batch in device.batches] == [1, 4, 1]
-    assert [outcome.batch_size for outcome in outcomes] == [1, 4, 4, 4, 4, 1]
-
-
-async def test_the_smallest_batch_size_that_fits_is_padded_with_zeros(device: FakeDevice) -> None:
-    outcome = await Service(device, (1, 4, 8)).infer(rows_from(1, 3))
-
-    assert (outcome.batch_size, outcome.batch_rows) == (4, 3)
-    np.testing.assert_array_equal(device.batches[0][3], np.zeros(WIDTH))
-
-
-async def test_a_large_request_is_split_and_put_together_again(device: FakeDevice) -> None:
-    x = rows_from(0, 11)
-
-    outcome = await Service(device).infer(x)
-
-    assert [len(batch) for batch in device.batches] == [4, 4, 4]
-    np.testing.assert_array_equal(array(outcome, "y"), x + 1)
-
-
 async def test_other_shapes_never_share_a_batch(device: FakeDevice) -> None:
     service = Service(device)
     device.gate.clear()
@@ -327,28 +298,6 @@ async def test_other_shapes_never_share_a_batch(device: FakeDevice) -> None:
 
     assert array(outcomes[3], "y").shape == (1, 5)
     assert [batch.shape for batch in device.batches] == [(1, WIDTH), (4, WIDTH), (1, 5)]
-
-
-async def test_a_cancelled_caller_leaves_the_queue_and_harms_no_neighbour(
-    device: FakeDevice,
-) -> None:
-    service = Service(device, (1, 8))
-    device.gate.clear()
-    running = [asyncio.create_task(service.infer(rows_from(10 * i, 1))) for i in range(5)]
-    await settle()
-    running[3].cancel()
-    await asyncio.sleep(0)
-    assert service.watcher.waiting == (3, 3)
-    device.gate.set()
-
-    outcomes = await asyncio.gather(*running, return_exceptions=True)
-
-    assert isinstance(outcomes[3], asyncio.CancelledError)
-    for i in (0, 1, 2, 4):
-        outcome = outcomes[i]
-        assert isinstance(outcome, InferenceResult)
-        np.testing.assert_array_equal(array(outcome, "y"), rows_from(10 * i, 1) + 1)
-    assert not any((batch == 30).any() for batch in device.batches)
 
 
 async def test_a_run_is_unwanted_once_the_last_of_its_callers_has_left(device: FakeDevice) -> None:
@@ -371,47 +320,6 @@ async def test_a_run_is_unwanted_once_the_last_of_its_callers_has_left(device: F
     assert device.unwanted == [1], "it had its result"
 
 
-async def test_an_expired_request_is_not_executed(device: FakeDevice) -> None:
-    service = Service(device)
-    device.gate.clear()
-    first = [asyncio.create_task(service.infer(rows_from(i, 1))) for i in range(2)]
-    await settle()
-    late = asyncio.create_task(service.infer(rows_from(500, 1), deadline=-1.0))
-    await asyncio.sleep(0)
-    device.gate.set()
-
-    with pytest.raises(DeadlineExceeded):
-        await late
-    await asyncio.gather(*first)
-    executed = [start for batch in device.batches for start in batch[:, 0]]
-    assert [start for start in executed if start != 0] == [1], "beside row 0 and padding"
-
-
-async def test_a_bad_request_in_a_batch_fails_alone(device: FakeDevice) -> None:
-    def refuse(x: np.ndarray[Any, Any]) -> None:
-        if (x == 666).any():
-            raise InvalidRequest("an index is out of range")
-
-    device.before_run = refuse
-    service = Service(device)
-    device.gate.clear()
-    starts = [0, 1, 100, 666, 200]
-    running = [asyncio.create_task(service.infer(rows_from(start, 1))) for start in starts]
-    await settle()
-    device.gate.set()
-
-    outcomes = await asyncio.gather(*running, return_exceptions=True)
-
-    assert [isinstance(outcome, InferenceResult) for outcome in outcomes] == [
-        True,
-        True,
-        True,
-        False,
-        True,
-    ]
-    assert isinstance(outcomes[3], InvalidRequest)
-
-
 async def test_a_dead_worker_ends_every_request_of_its_batch(device: FakeDevice) -> None:
     def die(_: np.ndarray[Any, Any]) -> None:
         raise WorkerRestarting("gone")
@@ -425,21 +333,6 @@ async def test_a_dead_worker_ends_every_request_of_its_batch(device: FakeDevice)
 
     assert all(isinstance(outcome, WorkerRestarting) for outcome in outcomes)
     assert device.arena.used_bytes == 0
-
-
-async def test_a_full_queue_refuses_with_a_hint(device: FakeDevice) -> None:
-    service = Service(device, (1, 16))
-    device.gate.clear()
-    running = [asyncio.create_task(service.infer(rows_from(i, 1))) for i in range(9)]
-    await settle()
-
-    with pytest.raises(QueueFull) as refused:
-        await service.infer(rows_from(99, 1))
-    device.gate.set()
-    await asyncio.gather(*running)
-
-    assert refused.value.retry_after_s is not None
-    assert refused.value.retry_after_s > 0
 
 
 async def test_a_swap_changes_the_plan_between_batches_and_frees_the_old_one(
@@ -510,18 +403,3 @@ async def test_draining_one_model_does_not_wait_for_another(device: FakeDevice) 
     assert not busy.done()
     device.gate.set()
     await busy
-
-
-async def test_drain_waits_for_everything_accepted(device: FakeDevice) -> None:
-    service = Service(device)
-    device.gate.clear()
-    running = [asyncio.create_task(service.infer(rows_from(i, 1))) for i in range(6)]
-    await settle()
-    draining = asyncio.create_task(service.batcher.drain())
-    await settle()
-    assert not draining.done()
-    device.gate.set()
-
-    await draining
-
-    assert all(task.done() for task in running)

@@ -218,9 +218,12 @@ class BatcherMachine(RuleBasedStateMachine):
         assert all(each.task.done() for each in self.sent)
         assert all(task.done() for task in self.unloading.values())
         self.all_that_ended_ended_rightly()
-        computed = [row for batch in self.bench.device.batches for row in batch.rows]
+        batches = [batch.rows for batch in self.bench.device.batches]
+        computed = [row for rows in batches for row in rows]
         answered = [row for each in self.sent if _has_answer(each) for row in each.rows]
         assert set(answered) <= set(computed)
+        once = [row for rows in batches if not self.bad & set(rows) for row in rows]
+        assert len(once) == len(set(once)), "only rows beside a bad one run again"
         assert self.bench.watcher.waiting == (0, 0)
         self.runner.close()
 

@@ -1,13 +1,8 @@
-"""When the batcher runs what, by a clock that only the tests move.
-
-The properties hold for every history that hypothesis thinks up: requests of any size, priority
-and deadline that come, go away and turn out bad at any time.
-"""
+"""When the batcher runs what, by a clock that only the tests move."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
@@ -15,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braid.core.errors import BraidError, DeadlineExceeded, InvalidRequest, QueueFull
+from braid.core.errors import DeadlineExceeded, InvalidRequest, QueueFull
 from braid.server.inference.batching.batch_sizes import CompletionPlan
 from braid.server.inference.latencies import LatencyTable
 from braid.server.store.serving_config import BatchPolicy
@@ -24,84 +19,7 @@ from tests.server.inference.batching import Bench, FakeModel, settle
 
 MS = 1e-3
 CHEAP = {1: 10 * MS, 4: 12 * MS, 8: 14 * MS}  # batches hardly cost more than a row
-DEAR = {1: 1 * MS, 8: 9 * MS}  # padding costs more than it brings
 NEVER_WAIT = BatchPolicy(max_wait_s=0)
-
-
-@dataclass(frozen=True)
-class Arrival:
-    after_ms: int
-    rows: int
-    priority: int
-    within_ms: int | None
-    cancelled_after_ms: int | None
-    is_bad: bool
-
-
-ARRIVALS = st.lists(
-    st.builds(
-        Arrival,
-        after_ms=st.integers(0, 30),
-        rows=st.integers(1, 11),
-        priority=st.integers(1, 10),
-        within_ms=st.none() | st.integers(0, 120),
-        cancelled_after_ms=st.none() | st.integers(0, 60),
-        is_bad=st.integers(0, 9).map(lambda number: number == 0),
-    ),
-    max_size=14,
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    arrivals=ARRIVALS,
-    latencies=st.sampled_from([CHEAP, DEAR, {4: 5 * MS}, {1: 3 * MS}]),
-    max_wait_ms=st.sampled_from([0, 5, 50]),
-)
-def test_every_request_ends_once_and_with_its_own_rows(
-    arrivals: list[Arrival], latencies: dict[int, float], max_wait_ms: int
-) -> None:
-    async def scenario() -> None:
-        policy = BatchPolicy(max_wait_ms * MS, max_requests=6, max_rows=24)
-        bench = Bench(latencies, policy)
-        clock = bench.clock
-        bad: set[int] = set()
-        bench.device.is_bad = bad.__contains__
-        sent: list[tuple[Arrival, asyncio.Task[list[int]], list[int]]] = []
-        first = 0
-        for arrival in arrivals:
-            await clock.advance(arrival.after_ms * MS)
-            within = None if arrival.within_ms is None else arrival.within_ms * MS
-            task = bench.send(arrival.rows, priority=arrival.priority, within=within)
-            if arrival.is_bad:
-                bad.add(first)
-            if arrival.cancelled_after_ms is not None:
-                clock.call_at(clock.now() + arrival.cancelled_after_ms * MS, task.cancel)
-            sent.append((arrival, task, list(range(first, first + arrival.rows))))
-            first += arrival.rows
-            await settle()
-        await clock.advance(10.0)
-
-        for arrival, task, rows in sent:
-            assert task.done()
-            if task.cancelled():
-                assert arrival.cancelled_after_ms is not None
-            elif error := task.exception():
-                assert (
-                    type(error) is QueueFull
-                    or (type(error) is DeadlineExceeded and arrival.within_ms is not None)
-                    or (type(error) is BraidError and arrival.is_bad)
-                )
-            else:
-                assert task.result() == rows  # its own, all of them, in order
-                assert not arrival.is_bad
-        assert bench.watcher.waiting == (0, 0)
-        # Rows run once, or again only because a neighbour in their batch was bad.
-        ran = [row for batch in bench.rows if not bad & set(batch) for row in batch]
-        assert len(ran) == len(set(ran))
-        await asyncio.wait_for(bench.batcher.drain(), 120)
-
-    asyncio.run(scenario())
 
 
 @settings(max_examples=60, deadline=None)
@@ -130,25 +48,6 @@ def test_batch_sizes_end_the_waiting_as_soon_as_any_order_could(
         left -= size
 
     assert total == pytest.approx(least(rows))
-
-
-async def test_a_lone_request_runs_at_once_and_alone() -> None:
-    bench = Bench(CHEAP)
-
-    task = bench.send()
-    await bench.clock.advance(10 * MS)
-
-    assert await task == [0]
-    assert [(b.began, b.size) for b in bench.device.batches] == [(0.0, 1)]
-
-
-async def test_cheap_batches_are_filled_and_dear_ones_are_not() -> None:
-    for latencies, sizes in ((CHEAP, [1, 4]), (DEAR, [1, 1, 1, 1])):
-        bench = Bench(latencies, NEVER_WAIT)
-        for _ in range(4):
-            bench.send()
-        await bench.clock.advance(1.0)
-        assert bench.sizes == sizes
 
 
 async def test_what_arrives_while_the_device_is_busy_rides_in_the_next_batch() -> None:
@@ -373,23 +272,6 @@ async def test_models_share_the_device_by_time_not_by_turns() -> None:
     }  # fmt: skip
 
     assert spent[bench.model] == pytest.approx(spent[slow], abs=0.025)
-
-
-async def test_what_is_prepared_for_one_model_holds_up_no_other() -> None:
-    bench = Bench({1: 20 * MS}, NEVER_WAIT)
-    bench.model.prepare_s = 500 * MS
-    other = FakeModel({1: 2 * MS}, NEVER_WAIT)
-    waiting = [bench.send() for _ in range(3)]
-    await bench.clock.advance(1 * MS)
-
-    for _ in range(3):
-        answered = bench.send(model=other)
-        await bench.clock.advance(2 * MS)
-        assert answered.done()
-
-    assert not any(task.done() for task in waiting)
-    await bench.clock.advance(2000 * MS)
-    assert all(task.done() for task in waiting)
 
 
 async def test_a_share_of_three_gets_three_times_the_device() -> None:

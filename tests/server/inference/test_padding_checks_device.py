@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -86,18 +85,6 @@ async def test_a_wrong_answer_forbids_padding_and_the_report_says_so(
         assert "requests are not padded any more" in caplog.text
         assert await under.check(model.inputs(random, 1, 17)) == ONNXRUNTIME
         assert "as it was padded" in store.padding_failure(under.replica.model)
-
-
-async def test_padding_that_was_found_wrong_is_not_done_when_the_version_is_loaded_again(
-    device: Device, tmp_path: Path
-) -> None:
-    random, model = np.random.default_rng(4), pooling()
-    options, wrong = ModelOptions((1, 4), lengths="8,24,48"), "an error of 0.5"
-    loaded = partial(served, device, model, tmp_path, SLOW, options=options, padding=(WRONG,))
-    async with loaded(padding_failure=wrong) as under:
-        assert await under.check(model.inputs(random, 1, 17)) == ONNXRUNTIME
-        assert (await under.check(model.inputs(random, 1, 24))).startswith(SEQUENTIAL)
-        assert [axis.reason for axis in under.replica.padding] == [wrong]
 
 
 async def test_requests_that_shared_a_batch_are_checked_too(

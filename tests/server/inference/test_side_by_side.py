@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from braid.core.errors import DeadlineExceeded
 from braid.core.inputs import ShapeClass
 from braid.core.tensor import TensorType
 from tests.server.inference.batching import ROW, Bench, FakeModel
@@ -63,21 +62,12 @@ async def test_four_callers_that_never_pause_keep_both_parts_busy() -> None:
     assert len(beside) / 6.0 > 0.95 * 2 / BESIDE[1]
 
 
-async def test_many_that_wait_run_side_by_side() -> None:
+SHAPES = [ShapeClass((("x", TensorType("INT32", (1, n))),)) for n in range(1, 8)]
+
+
+@pytest.mark.parametrize("shapes", [[ROW] * 7, SHAPES], ids=["one shape", "different shapes"])
+async def test_many_that_wait_run_side_by_side(shapes: list[ShapeClass]) -> None:
     bench = Bench(ALONE, beside_s=BESIDE)
-    tasks = [bench.send() for _ in range(7)]
-
-    assert await finished(bench, *tasks) == [[row] for row in range(7)]
-
-    ran = bench.device.batches
-    assert seen(bench)[:5] == [(1, 1), *[(1, 2)] * 4]
-    assert ran[1].began == ran[2].began, "at once"
-    assert ran[3].began == ran[4].began == ran[1].began + BESIDE[1]
-
-
-async def test_requests_of_different_shapes_run_side_by_side() -> None:
-    bench = Bench(ALONE, beside_s=BESIDE)
-    shapes = [ShapeClass((("x", TensorType("INT32", (1, n))),)) for n in range(1, 8)]
     tasks = [bench.send(shape_class=shape_class) for shape_class in shapes]
 
     assert await finished(bench, *tasks) == [[row] for row in range(7)]
@@ -85,6 +75,7 @@ async def test_requests_of_different_shapes_run_side_by_side() -> None:
     ran = bench.device.batches
     assert seen(bench)[:5] == [(1, 1), *[(1, 2)] * 4]
     assert ran[1].began == ran[2].began, "at once"
+    assert ran[3].began == ran[4].began == ran[1].began + BESIDE[1]
 
 
 async def test_the_next_batch_is_sent_early_where_batches_end_early() -> None:
@@ -114,29 +105,6 @@ async def test_a_part_that_is_free_is_used_while_another_model_holds_the_other_p
     assert sorted(row for batch in ran for row in batch.rows) == list(range(7))
 
 
-async def test_a_deadline_ends_one_of_those_that_wait_and_no_other() -> None:
-    bench = Bench(ALONE, beside_s=BESIDE)
-    tasks = [bench.send() for _ in range(5)]
-    hurried = bench.send(within=50 * MS)
-    tasks.append(bench.send())
-
-    await finished(bench, *tasks)
-
-    with pytest.raises(DeadlineExceeded):
-        await hurried
-    assert [task.result() for task in tasks] == [[0], [1], [2], [3], [4], [6]]
-
-
-async def test_a_batch_that_fails_harms_none_beside_it() -> None:
-    bench = Bench(ALONE, beside_s=BESIDE)
-    bench.device.is_bad = lambda row: row == 2
-    tasks = [bench.send() for _ in range(5)]
-    while not all(task.done() for task in tasks):
-        await bench.clock.advance(10 * MS)
-
-    assert [row for row, task in enumerate(tasks) if task.exception() is not None] == [2]
-
-
 async def test_a_model_that_needs_all_threads_gets_its_share_beside_one_that_does_not() -> None:
     bench = Bench(ALONE, beside_s=BESIDE)
     whole = FakeModel({1: 40 * MS})
@@ -154,18 +122,3 @@ async def test_a_model_that_needs_all_threads_gets_its_share_beside_one_that_doe
         took_s = ALONE[1] if batch.beside == 1 else BESIDE[1] / 2
         used_s[batch.model] += took_s
     assert used_s[bench.model] == pytest.approx(used_s[whole], rel=0.2)
-
-
-async def test_under_load_more_is_answered_than_one_after_the_other() -> None:
-    bench = Bench(ALONE, beside_s=BESIDE)
-
-    async def caller() -> None:
-        while bench.clock.now() < 6.0:
-            await bench.send()
-
-    callers = [asyncio.create_task(caller()) for _ in range(8)]
-    while not all(task.done() for task in callers):
-        await bench.clock.advance(10 * MS)
-
-    answered = sum(len(batch.rows) for batch in bench.device.batches)
-    assert answered / 6.0 > 1.2 / ALONE[1]

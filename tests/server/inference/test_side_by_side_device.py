@@ -33,7 +33,6 @@ from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import GivenRequest, check_request
 from braid.server.store.records import ModelVersion
-from braid.server.store.serving_config import BatchPolicy
 from tests.engine.worker.test_side_by_side import (
     CHANNELS,
     DIGEST,
@@ -242,10 +241,3 @@ async def test_a_drain_ends_when_all_runs_on_places_have(served: Served) -> None
 
     assert all(task.done() for task in given)
     assert runs_beside({task.result()[1] for task in given})
-
-
-async def test_switched_off_every_run_has_all_threads(served: Served) -> None:
-    served.model.policy = BatchPolicy(side_by_side=False)
-    await served.model.use_plan(1, scheduled())
-
-    assert not runs_beside(await served.check_all())

@@ -52,8 +52,6 @@ async def run(root: Path, log: Path, point: str) -> None:
                 print("there", flush=True)
 
         server.device.before_measuring = count_down
-    elif point == "slowly":
-        server.device.pause_s = 0.02
     elif point == "searching":
         server.planner.before_planning = stop_here
     elif point == "comparing":

@@ -40,7 +40,16 @@ from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.messages import OnProgress
-from braid.engine.importer.host.report import BatchAxes, Report, Verified, report_text
+from braid.engine.importer.host.report import (
+    GRAPH_FILE,
+    REPORT_FILE,
+    WEIGHTS_FILE,
+    BatchAxes,
+    Report,
+    Verified,
+    file_digest,
+    report_text,
+)
 from braid.engine.importer.host.request import Hints
 from braid.engine.link.messages import (
     Calibrate,
@@ -91,9 +100,13 @@ def write_artefact(
     tried: Sequence[int] = (1,),
     samples: str = "",
     padding: tuple[PaddedAxis, ...] = (),
+    weights: bytes = b"",
 ) -> None:
     """What the importer leaves behind, as far as the front end reads it."""
-    text = json.dumps(graph_to_json(graph)).encode()
+    folder.mkdir()
+    (folder / GRAPH_FILE).write_text(json.dumps(graph_to_json(graph)))
+    if weights:
+        (folder / WEIGHTS_FILE).write_bytes(weights)
     report = Report(
         sha256=sha256,
         size_bytes=1,
@@ -105,14 +118,12 @@ def write_artefact(
         static_values={},
         warnings=(),
         verified=Verified("fake", tuple(tried), 0.0, 1e-4),
-        files={"graph.json": hashlib.sha256(text).hexdigest()},
+        files={path.name: file_digest(path) for path in folder.iterdir()},
         narrow_type=narrow_type,
         samples=samples,
         padding=padding,
     )
-    folder.mkdir()
-    (folder / "report.json").write_text(report_text(report))
-    (folder / "graph.json").write_bytes(text)
+    (folder / REPORT_FILE).write_text(report_text(report))
 
 
 class AtOnce(ThreadPoolExecutor):

@@ -155,22 +155,6 @@ async def test_one_planner_may_be_asked_for(server: Server) -> None:
     assert (schedule.precision, schedule.planner) == ("fp16", "greedy")
 
 
-async def test_what_was_chosen_serves_again_after_a_restart(server: Server) -> None:
-    server.device.narrow = {"tf32": (took(80), took(70)), "fp16": (took(60), took(50))}
-    schedule = await auto(server)
-
-    again = await server.restarted()
-    try:
-        repeated = await again.register(planner=PORTFOLIO, precision="auto")
-        stored = again.store.find_schedule(schedule.key)
-    finally:
-        await again.stop()
-
-    assert not repeated.is_new_job
-    assert stored is not None
-    assert (stored.precision, stored.plan_id) == ("fp16", schedule.plan_id)
-
-
 async def test_equal_plans_have_equal_names_whoever_chose_their_precision(server: Server) -> None:
     server.device.narrow = {"tf32": (took(80), took(70)), "fp16": (took(60), took(50))}
     asked = await registered(server, name="asked", planner=PORTFOLIO, precision="fp16")

@@ -17,6 +17,7 @@ from braid.core.errors import DiskFailure, DiskTrouble
 from braid.core.measurement import StageLatency
 from braid.engine.importer.host.messages import Failed, MalformedMessage, decode, encode
 from braid.server.store.records import JobStatus, ModelStatus
+from tests.clock import until_true
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import until_ended
 from tests.server.store.full_disk import taking_no_commits
@@ -129,9 +130,7 @@ async def test_a_job_whose_end_cannot_be_stored_ends_all_the_same(
         assert server.store.has_unstored_ends
         assert len(list(server.store.folder.uploads.iterdir())) == 1, "a crash needs it"
     asleep.set()
-    async with asyncio.timeout(120):
-        while list(server.store.folder.uploads.iterdir()):  # noqa: ASYNC110  (no event)
-            await asyncio.sleep(0)
+    await until_true(lambda: not list(server.store.folder.uploads.iterdir()))
 
     assert not server.store.has_unstored_ends
     assert server.store.find_job(job.id) == job

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,31 +149,30 @@ def tried(
     return seen
 
 
-def test_no_size_is_tried_that_would_take_too_long_to_run(imported: ImportedModel) -> None:
-    halved = {2**power: 30_000.0 * 1.3**power for power in range(11)}
-
-    assert tried(imported, halved) == [2, 4]  # 50.7 ms, and twice as much is too long
-
-
-def test_no_size_is_tried_that_needs_too_much_memory(imported: ImportedModel) -> None:
-    halved = {2**power: 100.0 * 1.3**power for power in range(11)}
-
-    assert tried(imported, halved, row_bytes=20 << 20) == [2, 4]
+def cheaper(us: float, most: int = 1024) -> dict[int, float]:
+    """Twice the rows take 1.3 times as long, up to ``most`` rows."""
+    return {2**power: us * 1.3**power for power in range(most.bit_length())}
 
 
-def test_no_size_is_tried_when_the_time_is_up(imported: ImportedModel) -> None:
-    halved = {2**power: 100.0 * 1.3**power for power in range(13)}
-
-    assert tried(imported, halved, step_s=MOST_S / 4) == [2, 4, 8]
-    assert max(tried(imported, halved)) == 4096
+HARDLY = {1: 100.0, 2: 100.0, 16: 102.0, 128: 104.0, 1024: 106.0, 4096: 110.0}
 
 
-def test_batches_that_hardly_take_longer_are_tried_up_to_the_largest(
-    imported: ImportedModel,
+@pytest.mark.parametrize(
+    ("latencies_us", "how", "sizes"),
+    [
+        (cheaper(30_000.0), {}, [2, 4]),  # 50.7 ms, and twice as much is too long
+        (cheaper(100.0), {"row_bytes": 20 << 20}, [2, 4]),
+        (cheaper(100.0, 4096), {"step_s": MOST_S / 4}, [2, 4, 8]),
+        (cheaper(100.0, 4096), {}, [2**power for power in range(1, 13)]),
+        (HARDLY, {}, [2, 16, 128, 1024, 4096]),
+        ({1: 100.0, 2: 110.0, 16: 120.0, 128: 500.0}, {}, [2, 16, 128, 256, 512]),
+    ],
+    ids=["too long", "too much memory", "the time is up", "to the largest", "hardly", "between"],
+)
+def test_sizes_are_tried_as_far_as_they_may_pay(
+    imported: ImportedModel, latencies_us: Mapping[int, float], how: Any, sizes: list[int]
 ) -> None:
-    hardly = {1: 100.0, 2: 100.0, 16: 102.0, 128: 104.0, 1024: 106.0, 4096: 110.0}
-
-    assert tried(imported, hardly) == [2, 16, 128, 1024, 4096]
+    assert tried(imported, latencies_us, **how) == sizes
 
 
 def test_a_size_pays_whose_rows_take_clearly_less(imported: ImportedModel) -> None:
@@ -184,9 +184,3 @@ def test_a_size_pays_whose_rows_take_clearly_less(imported: ImportedModel) -> No
     refused = measured(imported, 2, 1.0)
     provenance = replace(refused.provenance, promoted=False, reason="wrong")
     assert not sizes.pays(replace(refused, provenance=provenance))
-
-
-def test_sizes_between_two_of_nearly_the_same_latency_are_left_out(
-    imported: ImportedModel,
-) -> None:
-    assert tried(imported, {1: 100.0, 2: 110.0, 16: 120.0, 128: 500.0}) == [2, 16, 128, 256, 512]

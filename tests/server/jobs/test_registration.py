@@ -13,7 +13,7 @@ from braid.core.measurement import Speed
 from braid.core.schedule import Stage
 from braid.server.jobs import registration
 from braid.server.store.records import JobStatus, ModelStatus
-from tests.clock import SetClock
+from tests.clock import SetClock, until_true
 from tests.server.jobs.fakes import Server, template
 from tests.server.jobs.watching import registered, until_ended
 
@@ -102,14 +102,6 @@ async def test_open_extents_are_part_of_the_key(server: Server) -> None:
 # Twice is once.
 
 
-async def test_the_same_registration_again_is_answered_at_once(server: Server) -> None:
-    first = await registered(server)
-
-    again = await server.register()
-
-    assert (again.job.id, again.job.state, again.is_new_job) == (first.id, JobStatus.READY, False)
-
-
 async def test_the_same_bytes_under_another_name_measure_and_import_nothing(server: Server) -> None:
     await registered(server, sizes=(1, 4))
     measured, compared = server.device.measured.total(), len(server.device.compared)
@@ -148,8 +140,7 @@ async def test_another_device_is_measured_anew(server: Server) -> None:
 
 async def test_a_registration_completes_even_if_the_caller_leaves(server: Server) -> None:
     caller = asyncio.create_task(server.register())
-    while not server.store.jobs():  # noqa: ASYNC110  (the store has no event to wait for)
-        await asyncio.sleep(0)
+    await until_true(server.store.jobs)
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
 

@@ -39,7 +39,3 @@ def test_triton_names_carry_what_braid_counted() -> None:
         "nv_inference_compute_output_duration_us": 0,
         "nv_inference_pending_request_count": 5,
     }
-
-
-def test_they_are_off_by_default() -> None:
-    assert b"nv_inference" not in generate_latest(Metrics().registry)

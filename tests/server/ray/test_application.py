@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -14,7 +12,6 @@ from ray.serve.schema import ServeDeploySchema
 from braid.core.errors import StartupError
 from braid.server.cli.main import main
 from braid.server.ray.application import RELEASE, Nodes, build, configuration
-from tests import ROOT
 
 FLEET = {"database": "postgresql+psycopg://braid@db/braid", "files": "s3://braid/files"}
 
@@ -71,33 +68,3 @@ def test_the_command_prints_the_same_file(capsys: pytest.CaptureFixture[str]) ->
     printed = yaml.safe_load(capsys.readouterr().out)
     assert ServeDeploySchema.model_validate(printed)
     assert printed["applications"][0]["deployments"][0]["num_replicas"] == 3
-
-
-def test_one_line_says_which_setting_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ray", "deploy", "--print", "--nodes", "1", "--files", "s3://b/f"]) == 2
-
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_ray_is_named_nowhere_else() -> None:
-    found = [
-        path.relative_to(ROOT)
-        for folder in (
-            "braid",
-            "core",
-            "engine",
-            "library",
-            "scheduler",
-            "server",
-            "charts",
-            "client",
-        )
-        for path in Path(ROOT, folder).rglob("*.py")
-        if any(
-            line.lstrip().startswith(("import ray", "from ray"))
-            for line in path.read_text().splitlines()
-        )
-    ]
-
-    assert found
-    assert {path.parent for path in found} == {Path("server/ray")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -229,14 +228,3 @@ async def test_no_more_models_than_allowed(store: Store) -> None:
         await register(store, "m2", b"2")
 
     assert len(list(store.folder.uploads.iterdir())) == 2  # the refused one left nothing
-
-
-async def test_no_more_uploads_at_once_than_allowed(store: Store) -> None:
-    async with AsyncExitStack() as stack:
-        for _ in range(2):
-            await stack.enter_async_context(store.receive(1000))
-        with pytest.raises(ResourceExhausted):
-            async with store.receive(1000):
-                pass
-    async with store.receive(1000):
-        pass

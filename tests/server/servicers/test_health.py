@@ -69,18 +69,6 @@ async def test_a_model_that_is_registered_and_does_not_answer_is_not_serving() -
     assert answer.status == STATUS.NOT_SERVING
 
 
-async def test_who_watches_is_told_of_a_change_also_when_another_has_left() -> None:
-    health = Health()
-    leaving, staying = watched(health), watched(health)
-    assert [await status(leaving), await status(staying)] == [STATUS.SERVICE_UNKNOWN] * 2
-
-    await leaving.aclose()  # type: ignore[attr-defined]
-    health.answers = {"lenet": True}.get
-    health.changed("lenet")
-
-    assert await status(staying) == STATUS.SERVING
-
-
 async def test_who_reads_late_is_told_the_latest_and_holds_nobody_up() -> None:
     health = Health()
     late, prompt = watched(health), watched(health)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,13 +15,10 @@ from braid.core.errors import StartupError
 from braid.server.cli.main import main
 from braid.server.store.database.opening import usual_url
 from braid.server.store.store import Store
-from tests import ROOT
 from tests.server.store.databases import SharedDatabases, reopened
 from tests.server.store.registering import import_done, receive, register
-from tests.service.server_process import BRAID
 
 ENDINGS = ("", "-wal", "-shm")
-SECONDS = 120.0
 
 
 @pytest.fixture
@@ -194,12 +190,6 @@ def test_the_first_upload_cut_off_by_a_crash_does_not_stop_the_next_start(store:
     store.close()
 
 
-def test_a_registration_leaves_its_file_and_nothing_beside_it(store: Store) -> None:
-    made = register(store)
-
-    assert [path.name for path in store.folder.uploads.iterdir()] == [made.model.sha256]
-
-
 def test_names_that_are_not_the_store_s_are_left_alone(store: Store) -> None:
     strangers = [store.folder.uploads / "notes.txt", store.folder.artefacts / "lost+found" / "a"]
     for path in strangers:
@@ -227,22 +217,3 @@ def test_a_database_elsewhere_is_as_safe(root: Path, elsewhere: URL) -> None:
 
     assert files_in(root) == files
     assert not Path(elsewhere.database).exists()
-
-
-@pytest.mark.ci
-def test_a_server_without_its_database_ends_with_one_line(root: Path) -> None:
-    files = files_in(root)
-    (root / "braid.db").unlink()
-
-    done = subprocess.run(
-        [*BRAID, "serve", "--store", str(root), "--grpc-port", "0", "--http-port", "0"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-
-    assert done.returncode == 1
-    assert done.stderr.startswith("braid serve: the store's database ")
-    assert done.stderr.count("\n") == 1
-    assert files_in(root) == files

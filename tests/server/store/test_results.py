@@ -84,17 +84,6 @@ def test_a_row_that_was_changed_counts_as_none(shared_database: URL, tmp_path: P
     store.close()
 
 
-def test_latencies_are_kept_by_device_and_signature(store: Store) -> None:
-    store.put_latencies("cpu-a", {"s1": StageLatency(10.0, 0.1, 5)})
-    store.put_latencies("cpu-a", {"s1": StageLatency(12.0, 0.1, 5)})
-    store.put_latencies("cpu-b", {"s1": StageLatency(99.0, 0.1, 5)})
-
-    store = reopened(store)
-
-    assert store.all_latencies("cpu-a") == {"s1": 12.0}
-    store.close()
-
-
 def test_a_batch_of_latencies_takes_the_place_of_older_ones(store: Store) -> None:
     store.put_latencies("cpu-a", {"s1": StageLatency(10.0, 0.1, 5)})
     store.put_latencies("cpu-b", {"s1": StageLatency(99.0, 0.1, 5)})

@@ -95,24 +95,6 @@ def test_the_lock_of_a_killed_server_is_free(tmp_path: Path) -> None:
     Store.open(tmp_path).close()
 
 
-def test_a_newer_schema_refuses_to_start(store: Store) -> None:
-    store.close()
-    execute(url_of(store), "UPDATE meta SET schema_version = 99")
-
-    with pytest.raises(StartupError, match=r"has schema 99.*reads 3; run a newer Braid"):
-        Store.open(store.folder.root, database=url_of(store))
-
-
-@pytest.mark.parametrize("content", [b"not a database, but long enough to be one" * 100])
-def test_a_damaged_database_refuses_to_start_with_one_line(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "braid.db").write_bytes(content)
-
-    with pytest.raises(StartupError, match="file is not a database") as caught:
-        Store.open(tmp_path)
-
-    assert "\n" not in str(caught.value)
-
-
 def test_a_store_that_cannot_be_written_refuses_to_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
@@ -322,19 +304,6 @@ def test_a_deletion_cut_off_by_a_crash_is_finished(sqlite_store: Store) -> None:
     assert store.models() == []
     assert not store.folder.has_artefact(made.model.sha256)
     store.close()
-
-
-def test_an_artefact_goes_with_the_last_model_that_needs_it(store: Store) -> None:
-    digest = register(store, "a").model.sha256
-    import_done(store, digest)
-    register(store, "b")
-
-    store.delete_model("a", 1)
-    assert store.folder.has_artefact(digest)
-    store.delete_model("b", 1)
-
-    assert not list(store.folder.artefacts.iterdir())
-    assert not list(store.folder.uploads.iterdir())
 
 
 def test_an_upload_goes_when_no_job_needs_it(store: Store) -> None:

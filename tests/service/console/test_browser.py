@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.small import small_cnn
-from tests.service.console.browser import Browser, Navigated, address
-from tests.service.console.test_site import TOKEN
+from tests.service.console.browser import Browser, address
 from tests.service.server_process import ServerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_complaints")]
@@ -22,29 +21,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_complaints")]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server without tokens: its console is open, and only shows."""
-    made = ServerProcess(tmp_path_factory.mktemp("browser") / "store").start()
-    try:
+    with ServerProcess(tmp_path_factory.mktemp("browser") / "store").start() as made:
         yield made
-    finally:
-        made.end()
 
 
 def keep(browser: Browser, name: str, *, dark: bool = False) -> None:
     if folder := os.environ.get("BRAID_SCREENSHOTS"):
         browser.screenshot(Path(folder) / f"{name}.png", dark=dark)
-
-
-def test_what_is_waited_for_may_stand_in_the_next_page(
-    server: ServerProcess, browser: Browser
-) -> None:
-    browser.open(address(server))
-    went = (
-        "sessionStorage.went || (sessionStorage.went = 1, location.reload(), new Promise(() => 0))"
-    )
-    with pytest.raises(Navigated):
-        browser.run(went)
-    browser.run("delete sessionStorage.went")
-    assert browser.until(went) == "1"
 
 
 def test_a_registration_is_watched_live_and_its_schedule_looked_at(
@@ -111,58 +94,6 @@ def test_it_can_be_used_by_keyboard_alone(server: ServerProcess, browser: Browse
         assert len(order) < 20, order
     browser.press("Enter")
     browser.until("document.title.startsWith('wide version 1')")
-
-
-def test_signing_in_shows_what_there_is_and_what_can_be_changed(
-    tmp_path: Path, browser: Browser
-) -> None:
-    (tmp_path / "token").write_text(TOKEN)
-    token = str(tmp_path / "token")
-    guarded = ServerProcess(tmp_path / "store", BRAID_ADMIN_TOKEN_FILE=token).start()
-    try:
-        with guarded.client() as client:
-            client.register("wide", small_cnn(tmp_path / "wide.onnx"), wait=True)
-        browser.open(address(guarded, "models/wide"))
-        assert "Profile again" not in browser.text
-        assert "FP32" not in browser.text
-        browser.complaints.clear()  # the browser itself says that the page is refused
-        browser.run(f"document.querySelector('input[name=token]').value = {TOKEN!r}")
-        browser.run("window.stale = true; document.querySelector('main form').requestSubmit()")
-        browser.until("!window.stale && location.pathname === '/console/models/wide'")
-
-        browser.follow("Profile again")
-        assert browser.run("location.pathname").startswith("/console/jobs/")
-        browser.until("document.querySelector('progress').value === 1")
-        browser.follow("Sign out")
-    finally:
-        guarded.end()
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_text_stands_out_in_both_themes(
-    server: ServerProcess, browser: Browser, dark: bool
-) -> None:
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    browser.call("Emulation.setEmulatedMedia", features=[scheme])
-    for path in ("", "register", "jobs", "devices", "models/wide", "schedules/wide/1/1"):
-        browser.open(address(server, path))
-        assert browser.run(FAINT) == [], path
-    browser.call("Emulation.setEmulatedMedia", features=[])
-
-
-# Texts whose contrast with the page or the card behind them is below WCAG's 4.5.
-FAINT = """(() => {
-  const light = c => {const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255)
-    .map(x => x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4);
-    return .2126 * v[0] + .7152 * v[1] + .0722 * v[2]};
-  const behind = e => {for (; e; e = e.parentElement) {const c = getComputedStyle(e)
-    .backgroundColor; if (!/, 0\\)$|transparent/.test(c)) return c} return 'rgb(255, 255, 255)'};
-  return [...document.querySelectorAll('main *')].filter(e => !e.closest('svg') &&
-    [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())).filter(e => {
-    const a = light(getComputedStyle(e).color), b = light(behind(e));
-    return (Math.max(a, b) + .05) / (Math.min(a, b) + .05) < 4.5})
-    .map(e => e.outerHTML.slice(0, 80))
-})()"""
 
 
 def test_it_behaves_with_two_hundred_models(

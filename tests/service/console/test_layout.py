@@ -34,8 +34,7 @@ SHOWS = [(width, dark) for width in (1440, 390) for dark in (False, True)]
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Addresses of all kinds of pages, of a model with a failed version."""
     folder = tmp_path_factory.mktemp("layout")
-    server = ServerProcess(folder / "store").start()
-    try:
+    with ServerProcess(folder / "store").start() as server:
         with server.client() as client:
             greedy = PlannerOptions("greedy")
             model = small_cnn(folder / "cnn.onnx", branches=6)
@@ -54,8 +53,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
         paths += [f"models/{NAME}", f"models/{NAME}?version=2", f"schedules/{NAME}/1/1"]
         paths += [f"schedules/{NAME}/1/1?zoom=8", f"compare/{NAME}/1/1/4", "sign-in"]
         yield [address(server, path) for path in paths]
-    finally:
-        server.end()
 
 
 @pytest.fixture(params=SHOWS, ids=[f"{w}-{'dark' if d else 'light'}" for w, d in SHOWS])

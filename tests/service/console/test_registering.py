@@ -21,6 +21,7 @@ from tests.models.external_data import in_several_files
 from tests.models.graphs import graph, save, tensors
 from tests.models.small import small_cnn
 from tests.service.console.browser import Browser, address
+from tests.service.oip.rest import call
 from tests.service.server_process import ServerProcess
 from tests.service.test_failed_newest import unknown_operator
 
@@ -33,11 +34,8 @@ TOKENS = {"admin": "the-token-of-an-admin", "infer": "the-token-of-a-caller"}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server without tokens."""
-    server = ServerProcess(tmp_path_factory.mktemp("registering") / "store").start()
-    try:
+    with ServerProcess(tmp_path_factory.mktemp("registering") / "store").start() as server:
         yield server
-    finally:
-        server.end()
 
 
 def classifier(path: Path) -> Path:
@@ -267,27 +265,17 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     folder = tmp_path_factory.mktemp("guarded")
     for role, token in TOKENS.items():
         (folder / role).write_text(f"{token}\n")
-    server = ServerProcess(
+    with ServerProcess(
         folder / "store",
         BRAID_ADMIN_TOKEN_FILE=str(folder / "admin"),
         BRAID_INFER_TOKEN_FILE=str(folder / "infer"),
-    ).start()
-    try:
-        with server.client() as client:
-            client.register("cnn", small_cnn(folder / "cnn.onnx"), batch_sizes=[1], wait=True)
-        yield server
-    finally:
-        server.end()
+    ).start() as server:
+        yield server.register({"cnn": small_cnn(folder / "cnn.onnx")}, planner="")
 
 
-def sent(server: ServerProcess, path: str, body: bytes, **headers: str) -> tuple[int, Any]:
-    connection = HTTPConnection(server.http_address, timeout=120)
-    try:
-        connection.request("POST", f"/console/{path}", body, headers)
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-    finally:
-        connection.close()
+def sent(server: ServerProcess, path: str, body: bytes, **headers: Any) -> tuple[int, Any]:
+    answer = call(server, f"/console/{path}", body, **headers)
+    return answer.status, answer.json
 
 
 def form_of(model: Path, **fields: object) -> bytes:
@@ -385,11 +373,3 @@ def test_a_large_file_is_never_in_memory_as_a_whole(guarded: ServerProcess, tmp_
         assert connection.getresponse().status == 200
     connection.close()
     assert peak_mib(guarded) - before < 64
-
-
-def test_an_upload_that_breaks_off_leaves_nothing(guarded: ServerProcess, tmp_path: Path) -> None:
-    form = form_of(small_cnn(tmp_path / "cut.onnx"), name="cut")
-    as_admin = {"Authorization": f"Bearer {TOKENS['admin']}"}
-    status, answer = sent(guarded, "register", form[:-10], **as_admin)
-    assert (status, answer["error"]) == (400, "the body ends before its files do; send them again")
-    assert list(guarded.store.rglob("*.part")) == []

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.models.small import small_cnn
+from tests.service.oip.rest import Answer, call
 from tests.service.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -25,34 +26,25 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     """A server with one scheduled model and an admin token."""
     folder = tmp_path_factory.mktemp("console")
     (folder / "token").write_text(f"{TOKEN}\n")
-    server = ServerProcess(folder / "store", BRAID_ADMIN_TOKEN_FILE=str(folder / "token")).start()
-    try:
-        with server.client() as client:
-            client.register("cnn", small_cnn(folder / "cnn.onnx"), batch_sizes=[1, 4], wait=True)
-        yield server
-    finally:
-        server.end()
+    with ServerProcess(
+        folder / "store", BRAID_ADMIN_TOKEN_FILE=str(folder / "token")
+    ).start() as server:
+        yield server.register({"cnn": small_cnn(folder / "cnn.onnx")}, (1, 4), planner="")
 
 
 def ask(
-    server: ServerProcess, path: str, form: dict[str, str] | None = None, **headers: str
-) -> tuple[HTTPResponse, str]:
+    server: ServerProcess, path: str, form: dict[str, str] | None = None, **headers: Any
+) -> tuple[Answer, str]:
     """One request, no redirect followed; with the admin's token unless a header says otherwise."""
-    connection = HTTPConnection(server.http_address, timeout=120)
-    try:
-        body = None if form is None else urlencode(form)
-        headers = {"Authorization": f"Bearer {TOKEN}", **headers}
-        connection.request("GET" if form is None else "POST", path, body, headers)
-        response = connection.getresponse()
-        return response, response.read().decode()
-    finally:
-        connection.close()
+    body = None if form is None else urlencode(form).encode()
+    answer = call(server, path, body, **{"Authorization": f"Bearer {TOKEN}", **headers})
+    return answer, answer.body.decode()
 
 
 def cookie(server: ServerProcess) -> str:
     response, _ = ask(server, "/console/sign-in", {"token": TOKEN})
     assert response.status == 303
-    given = response.headers["Set-Cookie"]
+    given = response.headers["set-cookie"]
     assert "HttpOnly" in given
     assert "SameSite=Strict" in given
     return given.split(";")[0]
@@ -61,7 +53,7 @@ def cookie(server: ServerProcess) -> str:
 def test_the_root_leads_to_the_console(console: ServerProcess) -> None:
     for path in ("/", "/console"):
         response, _ = ask(console, path)
-        assert (response.status, response.headers["Location"]) == (303, "/console/")
+        assert (response.status, response.headers["location"]) == (303, "/console/")
 
 
 @pytest.mark.parametrize(
@@ -108,38 +100,12 @@ def test_each_page_shows_what_it_is_about(
     assert "http://" not in body.replace("http://www.w3.org/2000/svg", "")
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("none", 404),
-        ("models/none", 404),
-        ("models/cnn?version=99", 404),
-        ("jobs/none", 404),
-        ("schedules/cnn/1/7", 404),
-        ("schedules/cnn/1/x", 400),
-        ("schedules/cnn/1/1?block=99", 400),
-        ("schedules/cnn/1/1/gif", 404),
-        ("compare/cnn/1/1/9", 404),
-        ("models/%3Cscript%3Ealert(1)%3C%2Fscript%3E", 404),
-        ("..%2f..%2fetc%2fpasswd", 404),
-    ],
-)
-def test_what_is_not_there_has_a_page_that_says_so(
-    console: ServerProcess, path: str, status: int
-) -> None:
-    response, body = ask(console, f"/console/{path}")
-
-    assert response.status == status
-    assert "<script>alert" not in body
-    assert "All models" in body
-
-
 def test_pages_may_load_nothing_from_elsewhere_and_be_framed_by_nobody(
     console: ServerProcess,
 ) -> None:
     response, body = ask(console, "/console/schedules/cnn/1/1")
 
-    policy = response.headers["Content-Security-Policy"]
+    policy = response.headers["content-security-policy"]
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy
@@ -148,10 +114,10 @@ def test_pages_may_load_nothing_from_elsewhere_and_be_framed_by_nobody(
 
 def test_downloads_are_files_of_their_kind(console: ServerProcess) -> None:
     response, svg = ask(console, "/console/schedules/cnn/1/1/svg")
-    assert response.headers["Content-Type"] == "image/svg+xml"
+    assert response.headers["content-type"] == "image/svg+xml"
     ElementTree.fromstring(svg)
     response, trace = ask(console, "/console/schedules/cnn/1/1/perfetto")
-    assert 'filename="cnn-1-batch1.perfetto.json"' in response.headers["Content-Disposition"]
+    assert 'filename="cnn-1-batch1.perfetto.json"' in response.headers["content-disposition"]
     assert json.loads(trace)["traceEvents"]
     assert json.loads(ask(console, "/console/schedules/cnn/1/4/json")[1])["key"]["batch_size"] == 4
 
@@ -177,7 +143,7 @@ def test_where_there_are_tokens_pages_ask_for_one_and_lead_back(
 ) -> None:
     for shown in ("", "Bearer of-nobody-at-all"):
         response, body = ask(console, f"/console/{path}", Authorization=shown)
-        assert (response.status, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert (response.status, response.headers["www-authenticate"]) == (401, "Bearer")
         assert 'name="token"' in body
         assert f'name="back" value="{path}"' in body
         assert not any(word in body for word in ("cnn v", "BRAID_STORE", "<svg", "FP32"))
@@ -186,8 +152,8 @@ def test_where_there_are_tokens_pages_ask_for_one_and_lead_back(
 
     response, _ = ask(console, "/console/sign-in", {"token": TOKEN, "back": path})
 
-    assert (response.status, response.headers["Location"]) == (303, f"/console/{path}")
-    session = response.headers["Set-Cookie"].split(";")[0]
+    assert (response.status, response.headers["location"]) == (303, f"/console/{path}")
+    session = response.headers["set-cookie"].split(";")[0]
     response, _ = ask(console, f"/console/{path}", Authorization="", Cookie=session)
     assert response.status == (404 if path == "none" else 200)
 
@@ -196,15 +162,7 @@ def test_where_there_are_tokens_pages_ask_for_one_and_lead_back(
 def test_no_form_leads_out_of_the_console(console: ServerProcess, back: str) -> None:
     response, _ = ask(console, "/console/sign-in", {"token": TOKEN, "back": back})
 
-    assert (response.status, response.headers["Location"]) == (303, "/console/")
-
-
-def test_a_wrong_token_signs_nobody_in(console: ServerProcess) -> None:
-    response, body = ask(console, "/console/sign-in", {"token": "wrong"})
-
-    assert response.status == 403
-    assert "not the admin token" in body
-    assert "Set-Cookie" not in response.headers
+    assert (response.status, response.headers["location"]) == (303, "/console/")
 
 
 def test_forms_of_other_sites_are_refused_even_with_a_session(console: ServerProcess) -> None:
@@ -227,7 +185,7 @@ def test_whoever_signed_in_profiles_again_cancels_and_deletes(
     assert "Profile again" in body
 
     response, _ = ask(console, "/console/models/doomed/1/profile", {}, Cookie=session)
-    job = response.headers["Location"]
+    job = response.headers["location"]
     assert re.fullmatch(r"/console/jobs/[0-9a-f]+", job)
     response, _ = ask(console, f"{job}/cancel", {}, Cookie=session)
     assert response.status in (303, 409), "409: it was ready already"
@@ -236,10 +194,5 @@ def test_whoever_signed_in_profiles_again_cancels_and_deletes(
     assert ask(console, "/console/models/doomed")[0].status == 404
 
     response, _ = ask(console, "/console/sign-out", {}, Cookie=session)
-    assert "Max-Age=0" in response.headers["Set-Cookie"]
+    assert "Max-Age=0" in response.headers["set-cookie"]
     assert ask(console, "/console/models/cnn/1/delete", {}, Cookie=session)[0].status == 403
-
-
-def test_forms_are_bounded(console: ServerProcess) -> None:
-    response, _ = ask(console, "/console/sign-in", {"token": "x" * 20_000})
-    assert response.status == 413

@@ -75,9 +75,7 @@ def test_numbers_outside_a_grid_become_its_ends_and_nan_the_least(
     ties = np.arange(-24, 24, dtype=np.float32) / 4
     odd = [np.inf, -np.inf, np.nan, 1e30, -1e30, 3.4e38, 1e-42, -1e-42, -0.0, 2.0**31, -(2.0**31)]
     x = np.concatenate([ties, np.array(odd, np.float32), np.zeros(5, np.float32)])[None]
-    shared.import_ahead(path)
-    with shared.client() as client:
-        client.register("grid", path, batch_sizes=[1], planner="sequential", wait=True)
+    with shared.register({"grid": path}).client() as client:
         y = client.infer("grid", {"x": x}).outputs["y"]
         finite = client.infer("grid", {"x": np.nan_to_num(x, nan=-1e30)}).outputs["y"]
         client.delete("grid")

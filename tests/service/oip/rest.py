@@ -37,6 +37,8 @@ def call(
     path: str,
     body: bytes | dict[str, Any] | None = None,
     binary: bytes = b"",
+    *,
+    method: str | None = None,
     **headers: Any,
 ) -> Answer:
     """Send one request; a POST if it has a body."""
@@ -48,7 +50,7 @@ def call(
     connection = HTTPConnection(server.http_address, timeout=120)
     try:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request("GET" if body is None else "POST", path, body, sent)
+        connection.request(method or ("GET" if body is None else "POST"), path, body, sent)
         response = connection.getresponse()
         found = {name.lower(): value for name, value in response.getheaders()}
         return Answer(response.status, found, response.read())

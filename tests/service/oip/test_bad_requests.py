@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -212,31 +211,6 @@ def test_clients_that_vanish_mid_stream_leave_nothing_behind(
     assert stub.ModelInfer(request(x()), timeout=120).outputs[0].name == "y"
 
 
-def test_a_stream_that_is_not_read_is_not_read_from(oip_server: ServerProcess) -> None:
-    big = Request(
-        model_name="cnn",
-        inputs=[Tensor(name="x", datatype="FP32", shape=[16, 3, 16, 16])],
-        raw_input_contents=[bytes(4 * 16 * 3 * 16 * 16)],
-    )
-
-    def ended() -> float:
-        """Requests that the server took; the client cannot tell: the kernel buffers many."""
-        return oip_server.metric("braid_requests_total", model="cnn")
-
-    # Else the client's own window grows to many megabytes of answers that it takes unread.
-    options = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65536))
-    with grpc.insecure_channel(oip_server.address, options=options) as channel:
-        before = ended()
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        stream = stub.ModelStreamInfer(big for _ in range(400))
-        settled = 0.0
-        while ended() - before != settled or not settled:
-            settled = ended() - before
-            time.sleep(0.4)
-        assert settled < 150, "the server took requests whose answers nobody takes"
-        assert [answer.error_message for answer in stream] == [""] * 400
-
-
 def test_a_version_never_changes(
     oip_server: ServerProcess, stub: Any, model_files: dict[str, Path]
 ) -> None:
@@ -253,28 +227,3 @@ def test_a_version_never_changes(
     assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "version 2" in (error.value.details() or "")
     assert list((oip_server.store / "uploads").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_an_unloaded_model_stays_unloaded_across_a_restart(
-    server: ServerProcess, model_files: dict[str, Path]
-) -> None:
-    server.start().import_ahead(model_files["fp32"], model_files["two"])
-    with server.client() as client:
-        client.register("a", model_files["fp32"], batch_sizes=[1], planner="sequential", wait=True)
-        client.register("b", model_files["two"], batch_sizes=[1], planner="sequential", wait=True)
-    with grpc.insecure_channel(server.address) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        stub.RepositoryModelUnload(service_pb2.RepositoryModelUnloadRequest(model_name="a"))
-    assert server.stop() == 0
-    server.start()
-    with grpc.insecure_channel(server.address) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        ready = {
-            name: stub.ModelReady(service_pb2.ModelReadyRequest(name=name)).ready for name in "ab"
-        }
-        assert ready == {"a": False, "b": True}
-        stub.RepositoryModelLoad(service_pb2.RepositoryModelLoadRequest(model_name="a"))
-        answer = stub.ModelInfer(request(x(), model_name="a"), timeout=120)
-    np.testing.assert_array_equal(np.frombuffer(answer.raw_output_contents[0], "<f4"),
-                                  (2 * ramp(1)).ravel())  # fmt: skip

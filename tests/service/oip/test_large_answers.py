@@ -41,15 +41,8 @@ def wide(path: Path) -> Path:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("large")
-    server = ServerProcess(folder / "store", BRAID_CALLS_MEMORY_BYTES="256MiB").start()
-    try:
-        file = wide(folder / "wide.onnx")
-        server.import_ahead(file)
-        with server.client() as client:
-            client.register("wide", file, planner="sequential", batch_sizes=[1], wait=True)
-        yield server
-    finally:
-        server.end()
+    with ServerProcess(folder / "store", BRAID_CALLS_MEMORY_BYTES="256MiB").start() as server:
+        yield server.register({"wide": wide(folder / "wide.onnx")})
 
 
 def request(*outputs: str, **parameters: Any) -> dict[str, Any]:

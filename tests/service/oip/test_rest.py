@@ -118,18 +118,6 @@ def test_every_method_of_triton_client_has_a_route() -> None:
     assert asked - routes == set()
 
 
-def test_models_are_unloaded_and_loaded(client: http.InferenceServerClient) -> None:
-    client.unload_model("two")
-    try:
-        assert not client.is_model_ready("two")
-        with pytest.raises(InferenceServerException) as refused:
-            client.get_model_metadata("two")
-        assert refused.value.status() in ("404", "503", "409")
-    finally:
-        client.load_model("two")
-    assert client.is_model_ready("two")
-
-
 def test_a_load_brings_its_model(
     client: http.InferenceServerClient, model_files: dict[str, Path]
 ) -> None:
@@ -165,18 +153,6 @@ def test_outputs_may_be_written_to_shared_memory(client: http.InferenceServerCli
         client.unregister_system_shared_memory("out")
     finally:
         shm.destroy_shared_memory_region(region)
-
-
-def test_classes_are_named_alike(
-    oip_server: ServerProcess, client: http.InferenceServerClient
-) -> None:
-    for binary in (True, False):
-        wanted = [http.InferRequestedOutput("y", binary_data=binary, class_count=2)]
-        answer = client.infer("fp32", [given(ramp(2))], outputs=wanted)
-        assert answer.as_numpy("y").astype(str).tolist() == [
-            ["4.000000:2", "2.000000:1"],
-            ["10.000000:2", "8.000000:1"],
-        ]
 
 
 def test_parameters_of_other_servers_are_ignored(oip_server: ServerProcess) -> None:
@@ -220,18 +196,6 @@ def test_head_is_answered_as_get_without_a_body(oip_server: ServerProcess, path:
     head, get, again = answers
     assert head == again == (*get[:2], b"")
     assert int(get[1]) == len(get[2])
-
-
-def test_connections_are_kept(oip_server: ServerProcess) -> None:
-    connection = HTTPConnection(oip_server.http_address, timeout=120)
-    ports = set()
-    for path, body in (("/v2", None), (INFER, json.dumps(inputs())), ("/v2/none", None)):
-        connection.request("GET" if body is None else "POST", path, body)
-        connection.getresponse().read()
-        ports.add(connection.sock.getsockname())
-    connection.close()
-
-    assert len(ports) == 1
 
 
 def test_the_document_names_every_route(oip_server: ServerProcess) -> None:

@@ -7,17 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import onnxruntime
 import pytest
 import tritonclient.grpc as triton
-import tritonclient.grpc.aio as triton_aio
 import tritonclient.http as http
-import tritonclient.http.aio as http_aio
-from tritonclient.grpc import service_pb2
 
-from braid.core.strings import length_prefixed
 from braid_client import AsyncClient, InferRequest, InvalidArgument
 from tests.service.oip.conftest import SHM_KEY
 from tests.service.oip.rest import call
@@ -43,14 +38,6 @@ def given(module: Any, array: np.ndarray, **options: Any) -> Any:
     return made
 
 
-def raw(*elements: bytes, shape: tuple[int, ...] = (1, 2)) -> service_pb2.ModelInferRequest:
-    """A request for ``greeting`` with these bytes as its contents."""
-    request = service_pb2.ModelInferRequest(model_name="greeting")
-    request.inputs.add(name="x", datatype="BYTES", shape=shape)
-    request.raw_input_contents.append(b"".join(elements))
-    return request
-
-
 def test_triton_clients_send_and_take_strings(oip_server: ServerProcess) -> None:
     with triton.InferenceServerClient(oip_server.address) as client:
         answer = client.infer("greeting", [given(triton, WORDS)])
@@ -70,30 +57,6 @@ def test_triton_clients_send_and_take_strings(oip_server: ServerProcess) -> None
                 given_ = given(http, WORDS, binary_data=sent)
                 answer = client.infer("greeting", [given_], outputs=wanted)
                 assert as_text(answer.as_numpy("y")) == GREETINGS
-
-
-async def test_aio_clients_send_and_take_strings(oip_server: ServerProcess) -> None:
-    async with triton_aio.InferenceServerClient(oip_server.address) as client:
-        answer = await client.infer("greeting", [given(triton, WORDS)])
-        assert as_text(answer.as_numpy("y")) == GREETINGS
-    async with http_aio.InferenceServerClient(oip_server.http_address) as rest:
-        answer = await rest.infer("greeting", [given(http, WORDS)])
-        assert as_text(answer.as_numpy("y")) == GREETINGS
-    async with AsyncClient(oip_server.address) as ours:
-        assert (await ours.infer("greeting", {"x": WORDS})).outputs["y"].tolist() == GREETINGS
-
-
-def test_typed_contents_are_the_same_as_raw_ones(oip_server: ServerProcess) -> None:
-    typed = raw(shape=(3, 2))
-    del typed.raw_input_contents[:]
-    typed.inputs[0].contents.bytes_contents.extend(each.encode() for each in WORDS.ravel())
-    with grpc.insecure_channel(oip_server.address) as channel:
-        stub = triton.service_pb2_grpc.GRPCInferenceServiceStub(channel)
-
-        answer = stub.ModelInfer(typed, timeout=120)
-
-    flat = [each.encode() for row in GREETINGS for each in row]
-    assert answer.raw_output_contents[0] == length_prefixed(flat)
 
 
 @pytest.mark.parametrize("kind", [object, str, "bytes"])

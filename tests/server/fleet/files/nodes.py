@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,14 +13,13 @@ from safetensors.numpy import save
 from sqlalchemy import URL, text
 
 from braid.compiler.options import ModelOptions
-from braid.engine.importer.host.report import GRAPH_FILE, WEIGHTS_FILE
 from braid.server.fleet.files.cache import FileCache
 from braid.server.fleet.files.object_files import ObjectFiles
 from braid.server.fleet.files.place import ObjectPlace, open_place
 from braid.server.fleet.metrics import OPERATIONS, FileMetrics
 from braid.server.fleet.store import FleetStore
 from braid.server.store.records import ReceivedUpload, Registration
-from tests.server.fleet.files.reports import write_report
+from tests.server.jobs.fakes import template, write_artefact
 from tests.server.store.shared_sqlite import let_others_open
 
 
@@ -91,10 +89,8 @@ class Node:
     def imported(self, sha256: str, weights: bytes = b"weights" * 1000) -> Path:
         """Write an artefact into the folder, as an import does."""
         artefact = self.store.folder.artefact(sha256)
-        artefact.mkdir()
-        (artefact / GRAPH_FILE).write_text(json.dumps({"of": sha256}))
-        (artefact / WEIGHTS_FILE).write_bytes(save({"w": np.frombuffer(weights, np.uint8)}))
-        write_report(artefact, sha256)
+        saved = save({"w": np.frombuffer(weights, np.uint8)})
+        write_artefact(artefact, sha256, template(), weights=saved)
         return artefact
 
     def age(self, seconds: float = 1e6) -> None:

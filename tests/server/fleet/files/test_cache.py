@@ -104,12 +104,3 @@ async def test_what_left_the_cache_is_fetched_again(node: Node) -> None:
         assert node.store.folder.upload(received.sha256).stat().st_size == 60 * KIB
 
     assert value(node.seen.evictions) == 3
-
-
-async def test_a_cache_without_a_limit_keeps_all(node: Node) -> None:
-    files = await put(node, 80 * KIB, 80 * KIB)
-    node.cache._limit_bytes = 0
-    for received in files:
-        await node.files.fetch_upload(received.sha256)
-
-    assert held(node, files) == [True, True]

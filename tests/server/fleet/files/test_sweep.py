@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from braid.core.errors import NotFound
 from braid.server.store.records import JobStatus, ReceivedUpload
+from tests.clock import until_true
 from tests.server.fleet.files.nodes import Node, nodes, objects_in
-from tests.server.fleet.nodes import until
 from tests.server.store.registering import end
 
 MODEL = b"a model"
@@ -79,7 +78,7 @@ async def test_a_sweep_that_fails_is_not_the_last_one(two: list[Node], tmp_path:
     one.age()
     one.files._grace_s = 0.06
     await one.files.start()
-    await until(lambda: objects_in(tmp_path) == [])
+    await until_true(lambda: objects_in(tmp_path) == [])
     await one.files.stop()
 
     assert tries > 1
@@ -124,18 +123,6 @@ async def test_an_upload_goes_once_its_job_has_ended_and_an_artefact_with_its_mo
     one.age()
 
     assert await other.sweep() == 1
-    assert objects_in(tmp_path) == []
-
-
-async def test_what_nobody_needs_stays_for_the_grace_time(two: list[Node], tmp_path: Path) -> None:
-    one, _ = two
-    await one.files.keep_upload(one.received(MODEL))
-
-    assert await one.sweep(100.0) == 0
-    one.age(99.0)
-    assert await one.sweep(100.0) == 0
-    one.age(2.0)
-    assert await one.sweep(100.0) == 1
     assert objects_in(tmp_path) == []
 
 
@@ -316,18 +303,3 @@ async def test_an_object_that_arrives_after_its_deletion_is_deleted_again(
     late.write_bytes(MODEL)
     assert await other.sweep(100.0) == 0
     assert objects_in(tmp_path) == [late]  # its row is gone
-
-
-async def test_a_registration_that_is_deleted_again_leaves_nothing(
-    two: list[Node], tmp_path: Path
-) -> None:
-    one, other = two
-    await one.register("m", one.received(MODEL))
-    one.store.delete_model("m", 1)
-    with pytest.raises(NotFound):
-        one.store.find_model("m", 1)
-
-    one.age()
-    await other.sweep()
-
-    assert objects_in(tmp_path) == []
