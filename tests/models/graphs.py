@@ -13,6 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
 """Of ONNX, and of the local functions of tests."""
 
+DOMAINS = {"ai.onnx.ml": 3, "com.microsoft": 1}
+"""Operator sets beside ONNX's own, of models in its text format."""
+
 
 def tensors(element: int = TensorProto.FLOAT, /, **shapes: Any) -> list[onnx.ValueInfoProto]:
     """Declared tensors by name, FP32 by default; a name in a shape is an open extent."""
@@ -34,6 +37,24 @@ def graph(
         numpy_helper.from_array(np.asarray(array), key) for key, array in (constants or {}).items()
     ]
     return helper.make_graph(list(nodes), name, list(inputs), list(outputs), initialisers)
+
+
+def parsed(
+    text: str, constants: Mapping[str, Any] | None = None, opset: int = 17
+) -> onnx.ModelProto:
+    """A model in ONNX's text format: ``(float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }``.
+
+    ``constants`` are arrays, or tensors of types that numpy lacks; ``float[]`` has any rank,
+    ``float`` is a scalar.
+    """
+    domains = {"": opset} | {name: at for name, at in DOMAINS.items() if f"{name}." in text}
+    imports = ", ".join(f'"{name}": {version}' for name, version in domains.items())
+    made = onnx.parser.parse_model(f"<ir_version: 10, opset_import: [{imports}]> drawn {text}")
+    made.graph.initializer.extend(
+        array if isinstance(array, TensorProto) else numpy_helper.from_array(np.asarray(array), key)
+        for key, array in (constants or {}).items()
+    )
+    return made
 
 
 def own_function(
