@@ -4,31 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from tests.models.graphs import graph, model, own_function, tensors
+from tests.models.graphs import graph, model, own_function, parsed, tensors
 
 HUGE = 1 << 38  # elements: a terabyte of floats
 
 
-def external_data(location: str) -> bytes:
-    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
+def of(body: str, **constants: Any) -> bytes:
+    """A model from ``x`` [n, 4] to ``y``."""
+    return parsed(f"(float[n, 4] x) => (float[] y) {{ {body} }}", constants).SerializeToString()
+
+
+def with_weight(**fields: Any) -> bytes:
+    """``x + w``, where the file says of ``w`` what it likes."""
+    made = parsed("(float[n, 4] x) => (float[] y) { y = Add(x, w) }")
+    made.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, **fields)
+    return made.SerializeToString()
+
+
+def outside(location: str) -> TensorProto:
+    """A tensor whose data lies in another file."""
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value=location)
-    made.graph.initializer.append(tensor)
+    return tensor
+
+
+def external_data(location: str) -> bytes:
+    made = parsed("(float[n, 4] x) => (float[] y) { y = Add(x, w) }")
+    made.graph.initializer.append(outside(location))
     return made.SerializeToString()
 
 
 def hidden_external_data() -> bytes:
     """External data in a Constant node of a branch."""
-    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="/etc/passwd")
-    branch = graph([helper.make_node("Constant", [], ["c"], value=tensor)], [], tensors(c=[4]))
+    node = helper.make_node("Constant", [], ["c"], value=outside("/etc/passwd"))
+    branch = graph([node], [], tensors(c=[4]))
     nodes = [
         helper.make_node("If", ["yes"], ["b"], then_branch=branch, else_branch=branch),
         helper.make_node("Add", ["x", "b"], ["y"]),
@@ -46,12 +62,7 @@ def unsupported() -> bytes:
 
 
 def cycle() -> bytes:
-    nodes = [
-        helper.make_node("Add", ["x", "b"], ["a"], name="one"),
-        helper.make_node("Relu", ["a"], ["b"], name="two"),
-        helper.make_node("Relu", ["b"], ["y"], name="three"),
-    ]
-    return model(nodes).SerializeToString()
+    return of("a = Add(x, b)  b = Relu(a)  y = Relu(b)")
 
 
 def _field(number: int, payload: bytes) -> bytes:
@@ -104,66 +115,18 @@ def recursive_function() -> bytes:
     return model([call], functions=[function]).SerializeToString()
 
 
-def huge_constant() -> bytes:
-    nodes = [
-        helper.make_node("ConstantOfShape", ["shape"], ["c"]),
-        helper.make_node("ReduceSum", ["c"], ["s"], keepdims=0),
-        helper.make_node("Add", ["x", "s"], ["y"]),
-    ]
-    return model(nodes, {"shape": np.array([HUGE])}).SerializeToString()
-
-
-def huge_expand() -> bytes:
-    nodes = [
-        helper.make_node("Expand", ["x", "shape"], ["e"]),
-        helper.make_node("ReduceSum", ["e"], ["y"], keepdims=0),
-    ]
-    shape = np.array([1 << 18, 1 << 18, 1, 4])
-    return model(nodes, {"shape": shape}).SerializeToString()
-
-
-def huge_tile() -> bytes:
-    nodes = [helper.make_node("Tile", ["x", "repeats"], ["y"])]
-    return model(nodes, {"repeats": np.array([1 << 20, 1 << 18])}).SerializeToString()
-
-
-def huge_pad() -> bytes:
-    nodes = [helper.make_node("Pad", ["x", "pads"], ["y"])]
-    return model(nodes, {"pads": np.array([0, 0, 1 << 20, 1 << 20])}).SerializeToString()
-
-
 def huge_range() -> bytes:
-    nodes = [
-        helper.make_node("Range", ["start", "limit", "delta"], ["r"]),
-        helper.make_node("ReduceSum", ["r"], ["s"], keepdims=0),
-        helper.make_node("Add", ["x", "s"], ["y"]),
-    ]
     bounds = {"start": 0.0, "limit": float(HUGE), "delta": 1.0}
-    numbers = {name: np.array(value, np.float32) for name, value in bounds.items()}
-    return model(nodes, numbers).SerializeToString()
-
-
-def lying_dims() -> bytes:
-    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
-    made.graph.initializer.append(
-        TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 40], raw_data=b"1234")
+    return of(
+        "r = Range(start, limit, delta)  s = ReduceSum<keepdims=0>(r)  y = Add(x, s)",
+        **{name: np.float32(value) for name, value in bounds.items()},
     )
-    return made.SerializeToString()
-
-
-def overflowing_dims() -> bytes:
-    """Their product is 0 in 64 bits."""
-    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
-    made.graph.initializer.append(
-        TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 32, 1 << 32], raw_data=b"")
-    )
-    return made.SerializeToString()
 
 
 def twice(what: str) -> bytes:
     """One name for two nodes' results, two initialisers or two inputs."""
     weight = {"w": np.ones(4, np.float32)}
-    made = model([helper.make_node("Add", ["x", "w"], ["y"])], weight)
+    made = parsed("(float[n, 4] x) => (float[] y) { y = Add(x, w) }", weight)
     if what == "value":
         made.graph.node.append(made.graph.node[0])
     elif what == "weight":
@@ -181,14 +144,6 @@ def recursive_pair() -> bytes:
     ]
     call = helper.make_node("f", ["x"], ["y"], domain="own")
     return model([call], functions=functions).SerializeToString()
-
-
-def negative_dims() -> bytes:
-    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
-    made.graph.initializer.append(
-        TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[-1, -4], raw_data=b"1" * 16)
-    )
-    return made.SerializeToString()
 
 
 def loop_body(
@@ -211,25 +166,11 @@ def endless_loop() -> bytes:
 
 def endless_range(limit: float, step: float) -> bytes:
     """A Range of constants, which an import would fold, that nothing ends."""
-    nodes = [
-        helper.make_node("Range", ["start", "limit", "step"], ["r"]),
-        helper.make_node("Add", ["x", "r"], ["y"]),
-    ]
     numbers = {"start": 0.0, "limit": limit, "step": step}
-    return model(nodes, {k: np.float32(v) for k, v in numbers.items()}).SerializeToString()
-
-
-def index_beyond() -> bytes:
-    """A constant index of a weight that is not there."""
-    nodes = [
-        helper.make_node("Gather", ["w", "at"], ["picked"]),
-        helper.make_node("Add", ["x", "picked"], ["y"]),
-    ]
-    return model(nodes, {"w": np.eye(4, dtype=np.float32), "at": np.array([7])}).SerializeToString()
-
-
-def never_produced() -> bytes:
-    return model([helper.make_node("Add", ["x", "ghost"], ["y"])]).SerializeToString()
+    return of(
+        "r = Range(start, limit, step)  y = Add(x, r)",
+        **{name: np.float32(value) for name, value in numbers.items()},
+    )
 
 
 def slow() -> bytes:
@@ -263,21 +204,42 @@ BAD: Mapping[str, tuple[Callable[[], bytes], str]] = {
     "cycle": (cycle, "cycle through"),
     "thirty doubling functions": (lambda: doubling_functions(30), "more than 200000 nodes"),
     "recursive function": (recursive_function, "call themselves"),
-    "ConstantOfShape of 2^38": (huge_constant, "bytes"),
-    "Expand to 2^38": (huge_expand, "bytes"),
-    "Tile to 2^40": (huge_tile, "bytes"),
-    "Pad to 2^40": (huge_pad, "bytes"),
+    "ConstantOfShape of 2^38": (
+        lambda: of(
+            "c = ConstantOfShape(shape)  s = ReduceSum<keepdims=0>(c)  y = Add(x, s)", shape=[HUGE]
+        ),
+        "bytes",
+    ),
+    "Expand to 2^38": (
+        lambda: of(
+            "e = Expand(x, shape)  y = ReduceSum<keepdims=0>(e)", shape=[1 << 18, 1 << 18, 1, 4]
+        ),
+        "bytes",
+    ),
+    "Tile to 2^40": (lambda: of("y = Tile(x, repeats)", repeats=[1 << 20, 1 << 18]), "bytes"),
+    "Pad to 2^40": (lambda: of("y = Pad(x, pads)", pads=[0, 0, 1 << 20, 1 << 20]), "bytes"),
     "Range of 2^38": (huge_range, "bytes"),
-    "lying dims": (lying_dims, "needs 4398046511104 bytes"),
-    "overflowing dims": (overflowing_dims, "needs 73786976294838206464 bytes"),
+    "lying dims": (
+        lambda: with_weight(dims=[1 << 40], raw_data=b"1234"),
+        "needs 4398046511104 bytes",
+    ),
+    "overflowing dims": (  # their product is 0 in 64 bits
+        lambda: with_weight(dims=[1 << 32, 1 << 32], raw_data=b""),
+        "needs 73786976294838206464 bytes",
+    ),
     "a value named twice": (lambda: twice("value"), "produced twice"),
     "a weight named twice": (lambda: twice("weight"), "defined twice"),
     "an input named twice": (lambda: twice("input"), "two inputs"),
     "functions that call each other": (recursive_pair, "call themselves"),
-    "negative dims": (negative_dims, "negative extent"),
+    "negative dims": (lambda: with_weight(dims=[-1, -4], raw_data=b"1" * 16), "negative extent"),
     "Loop of 2^62": (endless_loop, "Loop"),
     "a Range in steps of 0": (lambda: endless_range(4, 0), "in steps of 0"),
     "a Range without an end": (lambda: endless_range(np.inf, 1), "from 0.0 to inf"),
-    "a constant index beyond its weight": (index_beyond, "the index 7; it takes 0 to 3"),
-    "a value that nothing produces": (never_produced, "ghost"),
+    "a constant index beyond its weight": (
+        lambda: of(
+            "picked = Gather(w, at)  y = Add(x, picked)", w=np.eye(4, dtype=np.float32), at=[7]
+        ),
+        "the index 7; it takes 0 to 3",
+    ),
+    "a value that nothing produces": (lambda: of("y = Add(x, ghost)"), "ghost"),
 }

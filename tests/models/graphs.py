@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
 """Of ONNX, and of the local functions of tests."""
 
-DOMAINS = {"ai.onnx.ml": 3, "com.microsoft": 1}
+DOMAINS = {"ai.onnx.ml": 3, "com.microsoft": 1, "own": 1}
 """Operator sets beside ONNX's own, of models in its text format."""
 
 
