@@ -10,19 +10,18 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from tests.models.graphs import graph, model, own_function, parsed, tensors
+from tests.models.graphs import from_x, graph, model, own_function, tensors
 
 HUGE = 1 << 38  # elements: a terabyte of floats
 
 
 def of(body: str, **constants: Any) -> bytes:
-    """A model from ``x`` [n, 4] to ``y``."""
-    return parsed(f"(float[n, 4] x) => (float[] y) {{ {body} }}", constants).SerializeToString()
+    return from_x(body, **constants).SerializeToString()
 
 
 def with_weight(**fields: Any) -> bytes:
     """``x + w``, where the file says of ``w`` what it likes."""
-    made = parsed("(float[n, 4] x) => (float[] y) { y = Add(x, w) }")
+    made = from_x("y = Add(x, w)")
     made.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, **fields)
     return made.SerializeToString()
 
@@ -36,7 +35,7 @@ def outside(location: str) -> TensorProto:
 
 
 def external_data(location: str) -> bytes:
-    made = parsed("(float[n, 4] x) => (float[] y) { y = Add(x, w) }")
+    made = from_x("y = Add(x, w)")
     made.graph.initializer.append(outside(location))
     return made.SerializeToString()
 
@@ -125,8 +124,7 @@ def huge_range() -> bytes:
 
 def twice(what: str) -> bytes:
     """One name for two nodes' results, two initialisers or two inputs."""
-    weight = {"w": np.ones(4, np.float32)}
-    made = parsed("(float[n, 4] x) => (float[] y) { y = Add(x, w) }", weight)
+    made = from_x("y = Add(x, w)", w=np.ones(4, np.float32))
     if what == "value":
         made.graph.node.append(made.graph.node[0])
     elif what == "weight":

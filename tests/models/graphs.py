@@ -57,6 +57,11 @@ def parsed(
     return made
 
 
+def from_x(body: str, shape: str = "n, 4", **constants: Any) -> onnx.ModelProto:
+    """A model in that format from ``x`` to ``y``, both FP32."""
+    return parsed(f"(float[{shape}] x) => (float[] y) {{ {body} }}", constants)
+
+
 def own_function(
     name: str, reads: Sequence[str], makes: Sequence[str], nodes: Sequence[onnx.NodeProto]
 ) -> onnx.FunctionProto:
