@@ -153,8 +153,7 @@ def test_a_query_without_keys_is_nan_as_in_torch(executor: CpuExecutor) -> None:
     draw.weights["mask"][2] = -torch.inf
     scores = draw.op("aten.matmul", "x", draw.op("aten.permute", "x", dims=[0, 2, 1]))
     odds = draw.op("aten.softmax", draw.op("aten.add", scores, "mask"), dim=-1)
-    template, weights = draw.graph(draw.op("aten.matmul", odds, "x"))
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(draw.op("aten.matmul", odds, "x"))
 
     check(fuse_attention(graph, constants), constants, executor, 2e-6)
 
@@ -307,8 +306,7 @@ def test_views_need_no_interpreter(
     for kind, attributes in views:
         y = draw.op(kind, y, **attributes)
     last = draw.op("aten.linear", y, draw.constant(7, 20))
-    template, weights = draw.graph(last, *((y, first) if is_output else ()))
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(last, *((y, first) if is_output else ()))
 
     plan = check(graph, constants, executor, 1e-5)
 
@@ -323,8 +321,7 @@ def test_channels_that_lie_side_by_side_are_rows_without_a_copy(executor: CpuExe
     y = draw.op("aten.permute", draw.conv("x", 8, 16), dims=[0, 2, 3, 1])
     y = draw.op("aten.layer_norm", y, draw.constant(16), draw.constant(16), axis=-1, eps=1e-6)
     y = draw.op("aten.linear", y, draw.constant(12, 16))
-    template, weights = draw.graph(draw.conv(draw.op("aten.permute", y, dims=[0, 3, 1, 2]), 12, 8))
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(draw.conv(draw.op("aten.permute", y, dims=[0, 3, 1, 2]), 12, 8))
     program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
 
     plan = check(graph, constants, executor, 1e-5)
@@ -363,8 +360,7 @@ def test_repeated_operands(
     other = draw.constant(*right) if is_constant else "r"
     x = draw.op("aten.relu", "x") if len(left) == 3 else draw.op("braid.max_pool", "x", **POOL)
     y = draw.op(f"aten.{kind}", x, other)
-    template, weights = draw.graph(y, draw.op("aten.relu", draw.op(f"aten.{kind}", y, other)))
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(y, draw.op("aten.relu", draw.op(f"aten.{kind}", y, other)))
     program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
     inputs = {name: torch.rand([int(e) for e in s.shape]) + 0.5 for name, s in graph.inputs.items()}
 

@@ -69,6 +69,11 @@ class Drawing:
         graph.verify()
         return graph, self.weights
 
+    def static(self, *outputs: str) -> tuple[OpGraph, dict[str, Tensor]]:
+        """The graph at the shapes of its inputs."""
+        template, weights = self.graph(*outputs)
+        return specialise(template, weights, template.inputs)
+
 
 CONV: Mapping[str, Literal] = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
 

@@ -253,8 +253,7 @@ def test_scores_that_others_read_stay() -> None:
     q, k, v = split(draw)
     scores = draw.op("aten.matmul", q, draw.op("aten.permute", k, dims=[0, 2, 1]))
     odds = softmax(draw, scores)
-    template, weights = draw.graph(draw.op("aten.matmul", odds, v), odds)
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(draw.op("aten.matmul", odds, v), odds)
 
     assert fuse_attention(graph, constants) == graph
 
@@ -265,8 +264,7 @@ def test_a_softmax_over_queries_is_no_attention(dim: int) -> None:
     q, k, v = split(draw)
     scores = draw.op("aten.matmul", q, draw.op("aten.permute", k, dims=[0, 2, 1]))
     y = draw.op("aten.matmul", draw.op("aten.softmax", scores, dim=dim), v)
-    template, weights = draw.graph(y)
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(y)
 
     assert fuse_attention(graph, constants) == graph
 
@@ -277,8 +275,7 @@ def test_a_scaled_mask_is_no_mask() -> None:
     scores = draw.op("aten.matmul", q, draw.op("aten.permute", k, dims=[0, 2, 1]))
     scores = draw.op("aten.add", scores, draw.constant(5, 5))
     scores = draw.op("aten.mul", scores, number(draw, 0.5))
-    template, weights = draw.graph(draw.op("aten.matmul", softmax(draw, scores), v))
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(draw.op("aten.matmul", softmax(draw, scores), v))
 
     assert fuse_attention(graph, constants) == graph
 
@@ -302,8 +299,7 @@ def test_onnx_own_operator_is_the_same_unit(is_flat: bool, mask: str, causal: bo
         {"q_heads": 3, "kv_heads": 3, "causal": causal, "scale": 0.3},
     )
     draw.operators.append(operator)
-    template, weights = draw.graph(joined(draw, "y", 2, 5, 3, 4) if not is_flat else "y")
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(joined(draw, "y", 2, 5, 3, 4) if not is_flat else "y")
 
     fused = fuse_attention(graph, constants)
 
@@ -316,8 +312,7 @@ def test_shared_heads_of_keys_are_read_where_they_are() -> None:
     draw.operators.append(
         Operator("attention", "braid.attention", ("q", "k", "k"), ("y", "keys", "values"), {})
     )
-    template, weights = draw.graph("y")
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static("y")
 
     fused = fuse_attention(graph, constants)
 
@@ -335,8 +330,7 @@ def test_only_reshapes_that_join_outer_axes_are_dropped(
     draw = Drawing(x=shape)
     rows = draw.op("braid.reshape", "x", shape=[6, 4, 5])
     swapped = draw.op("aten.permute", rows, dims=[0, 2, 1])
-    template, weights = draw.graph(draw.op("braid.reshape", swapped, shape=[2, 3, 5, 4]))
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(draw.op("braid.reshape", swapped, shape=[2, 3, 5, 4]))
 
     fused = fuse_attention(graph, constants)
 

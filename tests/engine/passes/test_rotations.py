@@ -13,7 +13,6 @@ from braid.core.tensor import TensorType
 from braid.engine.ops.families.attention import ROTATE, RotatedHeads, rotate_heads
 from braid.engine.passes.rotations import fuse_rotations
 from braid.engine.passes.run import fuse_static
-from braid.engine.passes.specialise import specialise
 from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds
 
 Halves = Callable[[Drawing, str, int], tuple[str, str]]
@@ -53,8 +52,7 @@ def drawn(
 
 
 def static(draw: Drawing, *outputs: str) -> tuple[OpGraph, dict[str, Tensor]]:
-    template, weights = draw.graph(*outputs)
-    return specialise(template, weights, template.inputs)
+    return draw.static(*outputs)
 
 
 def in_part(

@@ -11,7 +11,6 @@ from braid.engine.passes.folding import (
     fold_pooled_views,
     fold_view_chains,
 )
-from braid.engine.passes.specialise import specialise
 from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds
 
 
@@ -105,8 +104,7 @@ def test_a_gather_of_everything_in_its_order_is_a_reshape(
 ) -> None:
     net = Drawing(x=[2, 3])
     net.weights["places"] = torch.tensor(places)
-    template, weights = net.graph(net.op("braid.gather_nd", "x", "places"))
-    drawn = specialise(template, weights, template.inputs)
+    drawn = net.static(net.op("braid.gather_nd", "x", "places"))
 
     graph = fold_gathers(*drawn)
 
@@ -120,8 +118,7 @@ def test_sums_repeat_their_operands_themselves() -> None:
     draw = Drawing(x=(2, 3, 8))
     norm = draw.op("braid.l2_norm", "x", dims=[-1], keepdim=True)
     wide = draw.op("braid.expand", norm, shape=[2, 3, 8])
-    template, weights = draw.graph(draw.op("aten.div", "x", wide))
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(draw.op("aten.div", "x", wide))
 
     assert [op.kind for op in drop_expansions(graph, constants).operators] == [
         "braid.l2_norm",
@@ -132,7 +129,6 @@ def test_sums_repeat_their_operands_themselves() -> None:
 def test_an_expansion_that_makes_the_shape_stays() -> None:
     draw = Drawing(x=(3, 1))
     wide = draw.op("braid.expand", "x", shape=[3, 8])
-    template, weights = draw.graph(draw.op("aten.add", wide, wide))
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(draw.op("aten.add", wide, wide))
 
     assert drop_expansions(graph, constants) == graph
