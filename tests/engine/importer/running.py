@@ -15,7 +15,7 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from braid.engine.importer.artefact import load_artefact
+from braid.engine.importer.artefact import Artefact, load_artefact
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.request import Hints, ImportLimits, ImportRequest
@@ -98,10 +98,14 @@ def answers(
     """Outputs of the imported model, through its artefact."""
     (folder / "upload").write_bytes(model.SerializeToString())
     made = import_here(folder / "upload", folder / "artefact", samples, shapes=shapes)
-    artefact = load_artefact(made)
+    return computed(load_artefact(made), inputs)
+
+
+def computed(artefact: Artefact, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Outputs of an artefact, by the plain interpreter."""
     tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
-    statics = {name: tensors[name] for name in static_inputs(artefact.graph)}
     specs = {name: spec_of(tensor) for name, tensor in tensors.items()}
+    statics = {name: tensors[name] for name in static_inputs(artefact.graph)}
     graph, constants = specialise(artefact.graph, artefact.weights, specs, statics)
     return {name: found.numpy() for name, found in interpret(graph, constants, tensors).items()}
 

@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import torch
 
 from braid.core.errors import InvalidRequest, ModelImportError
 from braid.engine.importer.artefact import Artefact, load_artefact
@@ -20,10 +19,8 @@ from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.onnx_file import parse_model
 from braid.engine.importer.upload.uploaded_model import OnnxUpload
 from braid.engine.importer.verification.reference import ReferenceModel, open_reference
-from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.whole import KIND
-from braid.engine.passes.specialise import interpret, specialise
-from tests.engine.importer.running import import_here, imported
+from tests.engine.importer.running import computed, import_here, imported
 from tests.models.graphs import from_x, parsed
 
 RNG = np.random.default_rng(0)
@@ -101,14 +98,6 @@ def brought(made: onnx.ModelProto, folder: Path, samples: Samples | None = None)
     return load_artefact(import_here(folder / "upload", folder / "artefact", file))
 
 
-def computed(artefact: Artefact, inputs: Samples) -> list[np.ndarray[Any, Any]]:
-    tensors_in = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
-    specs = {name: spec_of(tensor) for name, tensor in tensors_in.items()}
-    static = {name: tensors_in[name] for name in artefact.report.static_inputs}
-    run = specialise(artefact.graph, artefact.weights, specs, static)
-    return [tensor.numpy() for tensor in interpret(*run, tensors_in).values()]
-
-
 @pytest.mark.parametrize(("drawn", "kind"), [(table, "Gather"), (divisor, "Div"), (split, "Split")])
 def test_content_that_cannot_be_guessed_is_named_and_samples_supply_it(
     drawn: Any, kind: str, tmp_path: Path
@@ -126,7 +115,7 @@ def test_content_that_cannot_be_guessed_is_named_and_samples_supply_it(
     assert tried.report.verified.batches == ((1,) if drawn is split else (1, 3, 5))
     batch = {name: array[0] if drawn is split else array[:5] for name, array in samples.items()}
     expected = onnxruntime.InferenceSession(made.SerializeToString()).run(None, dict(batch))
-    for got, wanted in zip(computed(tried, batch), expected, strict=True):
+    for got, wanted in zip(computed(tried, batch).values(), expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -145,7 +134,7 @@ def test_a_model_that_runs_whole_is_tried_at_the_shapes_of_its_samples(tmp_path:
     longer |= {name: samples[name][:1] for name in ("pk", "pv")}
     longer |= {"lengths": np.array([4], np.int32), "total": np.array([5], np.int32)}
     expected = onnxruntime.InferenceSession(made.SerializeToString()).run(None, dict(longer))
-    np.testing.assert_allclose(computed(artefact, longer)[0], expected[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(computed(artefact, longer)["y"], expected[0], rtol=1e-5, atol=1e-6)
 
 
 def test_samples_that_are_all_alike_do_not_speak_against_a_batch(tmp_path: Path) -> None:

@@ -20,11 +20,9 @@ from braid.core.tensor import TensorType
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.upload.dictionaries import without_dictionaries
 from braid.engine.importer.upload.whole_model import as_one_unit
-from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.whole import KIND, WholeModel, run_named, run_whole_model, whole_graph
-from braid.engine.passes.specialise import interpret, specialise
 from tests import ROOT
-from tests.engine.importer.running import import_here, imported
+from tests.engine.importer.running import computed, import_here, imported
 from tests.models import strings
 from tests.models.bad_onnx import endless_loop
 from tests.models.graphs import from_x, model, parsed
@@ -112,11 +110,8 @@ async def test_it_is_served_whole_and_answers_like_onnxruntime(name: str, tmp_pa
     assert (len(batches) == 1) == (name == "on content")  # there, rows decide for each other
     for batch in batches:
         x = np.random.default_rng(batch).standard_normal((batch, 4)).astype(np.float32)
-        inputs = {"x": torch.from_numpy(x)}
-        specs = {key: spec_of(tensor) for key, tensor in inputs.items()}
-        graph, constants = specialise(artefact.graph, artefact.weights, specs)
-        (found,) = interpret(graph, constants, inputs).values()
-        np.testing.assert_allclose(found.numpy(), session.run(None, {"x": x})[0], rtol=1e-5)
+        (found,) = computed(artefact, {"x": x}).values()
+        np.testing.assert_allclose(found, session.run(None, {"x": x})[0], rtol=1e-5)
 
 
 def text_chooses_rows() -> bytes:
@@ -221,14 +216,11 @@ async def test_dictionaries_of_classes_are_served_as_tensors(
     labels, dictionaries = onnxruntime.InferenceSession(data).run(None, {"x": x})
 
     artefact = load_artefact(await imported(data, tmp_path))
-    inputs = {"x": torch.from_numpy(x)}
-    specs = {"x": spec_of(inputs["x"])}
-    graph, constants = specialise(artefact.graph, artefact.weights, specs)
-    answers = interpret(graph, constants, inputs)
+    answers = computed(artefact, {"x": x})
 
-    np.testing.assert_array_equal(answers["y"].numpy(), labels)
+    np.testing.assert_array_equal(answers["y"], labels)
     scores = [list(row.values()) for row in dictionaries]
-    np.testing.assert_allclose(answers["p"].numpy(), scores, rtol=1e-6)
+    np.testing.assert_allclose(answers["p"], scores, rtol=1e-6)
     assert [list(row) for row in dictionaries] == [[3, 5, 8]] * 3
     assert any("classes 3, 5, 8" in text for text in artefact.report.warnings)
 
@@ -321,10 +313,8 @@ def test_lengths_that_follow_content_are_served_in_each_type(dtype: str, tmp_pat
     (tmp_path / "upload").write_bytes(made.SerializeToString())
     artefact = load_artefact(import_here(tmp_path / "upload", tmp_path / "artefact"))
     x: np.ndarray[Any, Any] = np.arange(12).reshape(3, 4).astype(kind)
-    given = {"x": torch.from_numpy(x), "m": torch.tensor([True, False, True])}
-    specs = {name: spec_of(tensor) for name, tensor in given.items()}
 
-    (y,) = interpret(*specialise(artefact.graph, artefact.weights, specs), given).values()
+    (y,) = computed(artefact, {"x": x, "m": np.array([True, False, True])}).values()
 
-    np.testing.assert_array_equal(y.numpy(), x[[0, 2]])
-    assert spec_of(y).dtype == dtype
+    np.testing.assert_array_equal(y, x[[0, 2]])
+    assert y.dtype == kind
