@@ -58,20 +58,21 @@ class Drawing:
         )
         return f"{name}:0"
 
-    def graph(self, *outputs: str) -> tuple[OpGraph, dict[str, Tensor]]:
+    def graph(self, *outputs: str, **named: str) -> tuple[OpGraph, dict[str, Tensor]]:
+        """The template; outputs are called y0, y1, ..., unless they are named."""
         graph = OpGraph(
             name="drawn",
             inputs=self.inputs,
-            outputs={f"y{i}": value for i, value in enumerate(outputs)},
+            outputs={f"y{i}": value for i, value in enumerate(outputs)} | named,
             constants={name: spec_of(tensor) for name, tensor in self.weights.items()},
             operators=tuple(self.operators),
         )
         graph.verify()
         return graph, self.weights
 
-    def static(self, *outputs: str) -> tuple[OpGraph, dict[str, Tensor]]:
+    def static(self, *outputs: str, **named: str) -> tuple[OpGraph, dict[str, Tensor]]:
         """The graph at the shapes of its inputs."""
-        template, weights = self.graph(*outputs)
+        template, weights = self.graph(*outputs, **named)
         return specialise(template, weights, template.inputs)
 
 
