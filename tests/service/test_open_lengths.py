@@ -81,8 +81,7 @@ def test_requests_of_any_length_are_answered_as_each_alone(
 
 
 def register(client: Client, names: Collection[str]) -> list[Subject]:
-    drawn = {name: OPEN_LENGTHS[name] for name in names}
-    files = {name: model.model.SerializeToString() for name, model in drawn.items()}
+    files = {name: OPEN_LENGTHS[name].model.SerializeToString() for name in names}
     options: dict[str, Any] = {"batch_sizes": [1, 4], "planner": "sequential"}
     jobs = [
         client.register(name, file, pad={"length": "zeros"} if name in EXACT else {}, **options)
@@ -92,6 +91,6 @@ def register(client: Client, names: Collection[str]) -> list[Subject]:
         *_, last = client.watch_job(job.id)
         assert last.state is JobState.READY, last.message
     return [
-        Subject(name, model, onnxruntime.InferenceSession(files[name]))
-        for name, model in drawn.items()
+        Subject(name, OPEN_LENGTHS[name], onnxruntime.InferenceSession(file))
+        for name, file in files.items()
     ]

@@ -34,13 +34,8 @@ from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import GivenRequest, check_request
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy
-from tests.engine.worker.test_side_by_side import (
-    CHANNELS,
-    DIGEST,
-    EXTENT,
-    convolutions,
-    expected,
-)
+from tests.engine.worker.serving import DIGEST
+from tests.engine.worker.test_side_by_side import CHANNELS, EXTENT, convolutions, expected
 from tests.server.inference.batching import Watcher
 from tests.server.inference.stuck_worker import CRASHES, HANGS
 
