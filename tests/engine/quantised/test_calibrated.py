@@ -14,20 +14,17 @@ from torch import Tensor
 
 from braid.core.graph import OpGraph
 from braid.core.quantisation import Quantisation
-from braid.core.tensor import TensorType
 from braid.engine.cpu.device_key import has_integer_kernels
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.onnx.lowering import lower
-from braid.engine.onnx.prepare import prepare
 from braid.engine.ops.families.quantised_unit import KIND
 from braid.engine.ops.kinds import call
-from braid.engine.passes import run_passes
 from braid.engine.passes.fusion import fuse_residuals, fuse_weighted_sums
 from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.passes.quantised.fusing import fuse_quantised
-from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
+from tests.engine.onnx.oracle import static_graph
 from tests.engine.quantised.models import NETWORKS, Network, normal
 
 Static = tuple[OpGraph, dict[str, Tensor]]
@@ -35,12 +32,7 @@ Array = NDArray[np.float32]
 
 
 def static(model: onnx.ModelProto, batch: int = 2) -> Static:
-    template, weights = run_passes(*lower(prepare(model)))
-    specs = {
-        name: TensorType(spec.dtype, (batch, *spec.shape[1:]))
-        for name, spec in template.inputs.items()
-    }
-    graph, constants = specialise(template, weights, specs)
+    graph, constants = static_graph(model, batch)
     return fuse_weighted_sums(fuse_residuals(graph), constants), constants
 
 
