@@ -10,7 +10,9 @@ from torch import Tensor
 from braid.core.graph import Branch, Literal, Operator, OpGraph
 from braid.core.tensor import Dim, TensorType
 from braid.engine.ops.dtypes import spec_of
-from braid.engine.passes.body import Weights
+from braid.engine.passes import run_passes
+from braid.engine.passes.body import Pass, Weights
+from braid.engine.passes.clean import drop_dead
 from braid.engine.passes.specialise import interpret, specialise
 
 
@@ -102,6 +104,17 @@ def numbers(graph: OpGraph, weights: Weights, seed: int = 0) -> dict[str, Tensor
     wide = {n: t.double() if t.is_floating_point() else t for n, t in constants.items()}
     inputs = {name: torch.randn(shapes[name], generator=generator).double() for name in shapes}
     return interpret(static, wide, inputs)
+
+
+def rewritten(
+    drawing: Drawing, passes: Pass | Sequence[Pass], *outputs: str, tolerance: float = 1e-6
+) -> OpGraph:
+    """The template after passes, without what nothing reads; its numbers are those of before."""
+    drawn = drawing.graph(*outputs)
+    several = passes if isinstance(passes, Sequence) else [passes]
+    after = run_passes(*drawn, [*several, drop_dead])
+    assert_same_numbers(drawn, after, tolerance)
+    return after[0]
 
 
 def assert_same_numbers(
