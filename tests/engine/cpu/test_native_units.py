@@ -128,7 +128,7 @@ def test_rotations_of_every_size(
     shape: tuple[int, int, int, int], angles: int, executor: CpuExecutor
 ) -> None:
     draw, heads = rotations.drawn(shape, angles=angles)
-    graph, constants = rotations.static(draw, rotations.turned(draw, heads, shape[3]))
+    graph, constants = draw.static(rotations.turned(draw, heads, shape[3]))
     fused = fuse_rotations(graph, constants)
     program = bind_on_cpu(fused, constants, PackedWeights(), executor.threads)
 

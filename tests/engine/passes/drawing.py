@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -115,6 +115,16 @@ def rewritten(
     after = run_passes(*drawn, [*several, drop_dead])
     assert_same_numbers(drawn, after, tolerance)
     return after[0]
+
+
+def fused(
+    fuse: Callable[[OpGraph, Weights], OpGraph], graph: OpGraph, constants: Weights
+) -> OpGraph:
+    """A static graph after a fusion, which changes no number."""
+    after = fuse(graph, constants)
+    after.verify()
+    assert_same_numbers((graph, constants), (after, constants))
+    return after
 
 
 def assert_same_numbers(
