@@ -1,15 +1,24 @@
-"""Executors of a CPU, closed when the test or module that uses one has ended; widths of vectors."""
+"""Executors of a CPU, closed when the test or module that uses one has ended; programs for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import pytest
 import torch
+from torch import Tensor
 
+from braid.core.graph import OpGraph
+from braid.core.plan import StreamPlan, sequential_plan
+from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.lane_plan import LanePlan
+from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.native.find import find_native
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import Program
 
 
 def executor_of(scope: Literal["module", "function"] = "module", **options: Any) -> Any:
@@ -23,6 +32,21 @@ def executor_of(scope: Literal["module", "function"] = "module", **options: Any)
         made.close()
 
     return executor
+
+
+def on_kernels(
+    graph: OpGraph,
+    constants: Mapping[str, Tensor],
+    threads: int = 2,
+    choices: Mapping[str, str] = USUAL_KERNELS,
+) -> Program:
+    """A program that shares no packed weights with another one."""
+    return bind_on_cpu(graph, constants, PackedWeights(), threads, choices)
+
+
+def in_lanes(program: Program, threads: int, plan: StreamPlan | None = None) -> LanePlan:
+    """What an executor runs; without a plan, one unit after the other."""
+    return LanePlan(lay_out(program, plan or sequential_plan(len(program.units)), threads))
 
 
 @pytest.fixture(params=[0, 1, 2], ids=["4 lanes", "8 lanes", "16 lanes"])

@@ -13,9 +13,6 @@ from braid.core.measurement import DeviceFacts
 from braid.core.precision import BF16
 from braid.core.schedule import Stage
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.specialise import interpret
@@ -24,6 +21,7 @@ from braid.engine.program.program import Binding, bind
 from braid.engine.program.work import estimated_work_us
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
+from tests.engine.cpu.executors import in_lanes, on_kernels
 from tests.engine.cuda.graphs import RegistryKernels
 from tests.engine.cuda.recording import RecordingDriver, races
 from tests.engine.onnx.oracle import static_graph, through_onnxruntime
@@ -70,13 +68,13 @@ def test_they_run_under_plans_of_one_stream_and_of_several(
     x = np.random.default_rng(0).standard_normal((1, EXTENT)).astype(np.float32)
     inputs = {"x": torch.from_numpy(x)}
     graph, tensors = in_precision(*static_graph(made, inputs), precision, PackedWeights())
-    program = bind_on_cpu(graph, tensors, PackedWeights(), THREADS)
+    program = on_kernels(graph, tensors, THREADS)
     expected = through_onnxruntime(made, {"x": x})["y"]
 
     assert any(not unit.inputs for unit in graph.operators)
     for planner in ("sequential", "greedy", "lios"):
         found = plan(graph, UnitCost(), PlannerSettings.parse(planner), DeviceFacts()).plan
-        layout = LanePlan(lay_out(program, found, THREADS))
+        layout = in_lanes(program, THREADS, found)
         for _ in range(2):
             y = executor.run(program, layout, inputs)["y"]
             np.testing.assert_allclose(y.numpy(), expected, rtol=0, atol=0.2)
@@ -111,9 +109,8 @@ def test_a_type_that_onednn_has_not_is_made_by_the_registry(executor: CpuExecuto
     inputs = {"x": torch.ones(1, EXTENT)}
     graph, tensors = static_graph(made, inputs)
     assert any(not unit.inputs for unit in graph.operators)
-    program = bind_on_cpu(graph, tensors, PackedWeights(), THREADS)
-    found = plan(graph, UnitCost(), PlannerSettings.parse("sequential"), DeviceFacts()).plan
+    program = on_kernels(graph, tensors, THREADS)
 
-    y = executor.run(program, LanePlan(lay_out(program, found, THREADS)), inputs)["y"]
+    y = executor.run(program, in_lanes(program, THREADS), inputs)["y"]
 
     assert y.unique().tolist() == [7]

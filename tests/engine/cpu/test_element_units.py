@@ -14,7 +14,6 @@ from braid.core.errors import BraidError, InvalidRequest
 from braid.core.graph import Literal, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.kernels.element_units import OPERATIONS, REDUCTIONS
 from braid.engine.cpu.kernels.elementwise_units import image_values
 from braid.engine.cpu.native.find import find_native
@@ -23,8 +22,7 @@ from braid.engine.onednn.library import Unsupported
 from braid.engine.ops.kinds import call
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret
-from braid.engine.program.kernel import PackedWeights
-from tests.engine.cpu.executors import executor_of
+from tests.engine.cpu.executors import executor_of, on_kernels
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
 from tests.engine.cpu.test_native_units import ran
 from tests.engine.passes.drawing import Drawing
@@ -341,7 +339,7 @@ def test_resizing(how: dict[str, Literal], scales: list[Literal]) -> None:
 
 def outside(graph: OpGraph, constants: Weights, executor: CpuExecutor, inputs: Weights) -> None:
     """The plan answers as the interpreter does, and nothing of it runs in Python."""
-    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
+    program = on_kernels(graph, constants, executor.threads)
     plan, got = ran(program, executor, inputs)
     assert plan.compiled is not None
     assert [type(part) for part in plan.compiled.parts] == [NativeSegment]
@@ -415,7 +413,7 @@ def test_outputs_that_are_images_and_that_python_reads_stay_as_they_are(
     for _ in range(4):
         z = draw.conv(z, 6, 6)
     graph, constants = draw.static(y, z)
-    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
+    program = on_kernels(graph, constants, executor.threads)
     inputs = {"x": torch.randn(2, 6, 9, 8)}
 
     _, got = ran(program, executor, inputs)
@@ -468,7 +466,7 @@ def test_random_chains(count: int, executor: CpuExecutor) -> None:
                     y, extents = draw.op("braid.expand", y, shape=list(wide)), wide
         graph, constants = draw.static(y)
         if graph.operators:
-            program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
+            program = on_kernels(graph, constants, executor.threads)
             inputs = {"x": torch.randn(shape)}
             _, got = ran(program, executor, inputs)
             for name, wanted in interpret(graph, constants, inputs).items():

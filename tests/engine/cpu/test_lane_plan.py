@@ -13,16 +13,11 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from braid.core.errors import RunStopped
-from braid.core.plan import sequential_plan
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.segments import find_runner
-from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from braid.engine.runtime.stopping import StopSignal, stop_signal
-from tests.engine.cpu.executors import executor_of
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
 from tests.engine.cpu.test_outputs import check, slot
 from tests.engine.passes.drawing import CONV, Drawing
 
@@ -47,9 +42,8 @@ class Net:
         mean = draw.op("aten.mean", conv, dims=[2, 3], keepdim=False)
         dense = draw.op("aten.linear", mean, "matrix")
         static = draw.static(dense=dense, squashed=draw.op("aten.sigmoid", dense))
-        self.program: Program = bind_on_cpu(*static, PackedWeights(), executor.threads)
-        steps = sequential_plan(len(self.program.units))
-        self.plan = LanePlan(lay_out(self.program, steps, executor.threads))
+        self.program: Program = on_kernels(*static, executor.threads)
+        self.plan = in_lanes(self.program, executor.threads)
 
     def memory(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Inputs, and room for the outputs."""

@@ -13,12 +13,10 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, sequential_plan, verify_plan
 from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import CPU_KERNELS, bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
+from braid.engine.cpu.kernels.candidates import CPU_KERNELS
 from braid.engine.cpu.lanes import lay_out, lay_out_stage
 from braid.engine.passes.specialise import interpret
-from braid.engine.program.kernel import PackedWeights
-from tests.engine.cpu.executors import executor_of
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
 from tests.engine.passes.drawing import CONV, Drawing
 
 SHAPE = (1, 16, 6, 6)
@@ -69,8 +67,8 @@ def test_any_plan_gives_the_interpreter_s_numbers(
     graph, constants = random_graph(seed, units=20)
     inputs = {"x": torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed))}
     choices = {CPU_KERNELS.signature(unit, graph): kernels for unit in graph.operators}
-    program = bind_on_cpu(graph, constants, PackedWeights(), 3, choices)
-    segments = LanePlan(lay_out(program, random_plan(graph, seed, barriers), executor.threads))
+    program = on_kernels(graph, constants, 3, choices)
+    segments = in_lanes(program, executor.threads, random_plan(graph, seed, barriers))
 
     got = executor.run(program, segments, inputs)
 
@@ -80,7 +78,7 @@ def test_any_plan_gives_the_interpreter_s_numbers(
 
 def test_a_stage_runs_on_the_threads_that_it_was_laid_out_on(executor: CpuExecutor) -> None:
     graph, constants = random_graph(0, units=20)
-    program = bind_on_cpu(graph, constants, PackedWeights(), 3)
+    program = on_kernels(graph, constants, 3)
     whole = [list(range(len(graph)))]
 
     for threads in (1, 3, 2):
@@ -92,7 +90,7 @@ def test_a_stage_runs_on_the_threads_that_it_was_laid_out_on(executor: CpuExecut
 
 def test_intermediates_are_released_after_their_last_reader(executor: CpuExecutor) -> None:
     graph, constants = random_graph(3, units=12)
-    program = bind_on_cpu(graph, constants, PackedWeights(), threads=3)
+    program = on_kernels(graph, constants, 3)
     env = program.environment({"x": torch.randn(SHAPE)})
 
     for segment in lay_out(program, sequential_plan(12), executor.threads):
@@ -116,9 +114,9 @@ def test_a_failing_lane_raises_its_own_error_and_leaves_the_executor_usable(
         ),
         specs={"a": SPEC, "b": TensorType("FP32", (1, 1, 6, 6))},
     )
-    program = bind_on_cpu(graph, {}, PackedWeights(), threads=3)
+    program = on_kernels(graph, {}, 3)
     plan = StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2)
-    segments = LanePlan(lay_out(program, plan, executor.threads))
+    segments = in_lanes(program, executor.threads, plan)
     x = torch.randn(SHAPE)
 
     with pytest.raises(InvalidRequest, match=r"'b' .* cannot use the index 99"):
@@ -131,7 +129,7 @@ def test_a_failing_lane_raises_its_own_error_and_leaves_the_executor_usable(
 def test_threads_go_where_the_work_is() -> None:
     draw = Drawing(x=(1, 64, 56, 56), y=(1, 8, 6, 6))
     graph, _ = draw.static(draw.op("aten.relu", "x"), draw.op("aten.relu", "y"))
-    program = bind_on_cpu(graph, {}, PackedWeights(), threads=3)
+    program = on_kernels(graph, {}, 3)
     plan = StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2)
     (segment,) = lay_out(program, plan, threads=4)
 
@@ -147,11 +145,9 @@ def test_a_slice_of_an_input_reads_behind_its_start(executor: CpuExecutor) -> No
         for start, end in ((1, 6), (0, 5))
     )
     graph, _ = draw.static(y=draw.op("aten.add", below, above))
-    program = bind_on_cpu(graph, {}, PackedWeights(), executor.threads)
+    program = on_kernels(graph, {}, executor.threads)
     x = torch.randn(SHAPE)
 
-    got = executor.run(
-        program, LanePlan(lay_out(program, sequential_plan(3), executor.threads)), {"x": x}
-    )
+    got = executor.run(program, in_lanes(program, executor.threads), {"x": x})
 
     torch.testing.assert_close(got["y"], x[:, :, 1:] + x[:, :, :-1])

@@ -9,16 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid.core.plan import Launch, StreamPlan, sequential_plan
+from braid.core.plan import Launch, StreamPlan
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.memory import Lifetime, plan_memory
 from braid.engine.cpu.segments import find_runner
 from braid.engine.passes.specialise import interpret
-from braid.engine.program.kernel import PackedWeights
-from tests.engine.cpu.executors import executor_of
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
 from tests.engine.passes.drawing import Drawing
 
 
@@ -69,8 +65,8 @@ def test_what_a_view_shows_stays_until_the_view_is_read(executor: CpuExecutor) -
     view = draw.op("braid.reshape", draw.op("aten.relu", "x"), shape=[2, 4, 36])
     other = draw.op("aten.relu", draw.op("aten.tanh", draw.op("aten.sigmoid", "x")))
     graph, constants = draw.static(other, draw.op("aten.relu", view), view)
-    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
-    layout = LanePlan(lay_out(program, sequential_plan(len(graph)), executor.threads))
+    program = on_kernels(graph, constants, executor.threads)
+    layout = in_lanes(program, executor.threads)
     x = torch.randn(2, 4, 6, 6)
 
     first = executor.run(program, layout, {"x": x})
@@ -90,10 +86,10 @@ def test_a_plan_on_several_lanes_takes_little_more_memory(executor: CpuExecutor)
             y = draw.op("aten.relu", y)
         last.append(y)
     graph, _ = draw.static(*last)
-    program = bind_on_cpu(graph, {}, PackedWeights(), executor.threads)
+    program = on_kernels(graph, {}, executor.threads)
     launches = tuple(Launch(unit, unit // depth) for unit in range(len(graph)))
-    side_by_side = LanePlan(lay_out(program, StreamPlan(launches, width), executor.threads))
-    alone = LanePlan(lay_out(program, sequential_plan(len(graph)), executor.threads))
+    side_by_side = in_lanes(program, executor.threads, StreamPlan(launches, width))
+    alone = in_lanes(program, executor.threads)
 
     for layout in (alone, side_by_side):
         executor.run(program, layout, {"x": torch.randn(1, 8, 32, 32)})

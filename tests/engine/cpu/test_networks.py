@@ -22,8 +22,6 @@ from braid.core.precision import FP32, TOLERANCES
 from braid.core.schedule import Stage
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.segments import NativeSegment, find_runner
 from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.precision import in_precision
@@ -35,6 +33,7 @@ from braid.scheduler.blocks import split_blocks
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from braid.scheduler.units import UnitGraph
+from tests.engine.cpu.executors import in_lanes
 from tests.engine.onnx.oracle import static_graph, through_onnxruntime
 
 THREADS = 2
@@ -86,7 +85,7 @@ def check_plans(
             narrow = in_precision(fuse_residuals(graph), constants, precision, packed)
             program = bind_on_cpu(*narrow, packed, THREADS)
             for text, found in plans(program):
-                laid_out = LanePlan(lay_out(program, found, THREADS))
+                laid_out = in_lanes(program, THREADS, found)
                 given = {name: torch.full_like(tensor, 9) for name, tensor in reference.items()}
                 executor.run(program, laid_out, inputs, outputs=given)
                 for outputs in (executor.run(program, laid_out, inputs), given):

@@ -16,14 +16,9 @@ from torch.nn.functional import conv2d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from braid.core.graph import OpGraph
-from braid.core.plan import sequential_plan
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.segments import find_runner
-from braid.engine.program.kernel import PackedWeights
-from tests.engine.cpu.executors import executor_of
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
 from tests.engine.cpu.test_lanes import random_plan
 from tests.engine.passes.drawing import CONV, Drawing
 
@@ -104,10 +99,9 @@ def check(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
 @pytest.mark.parametrize("seed", [None, *range(6)])
 def test_runs_fill_the_slots_they_are_given(executor: CpuExecutor, seed: int | None) -> None:
     template, constants = graph()
-    program = bind_on_cpu(template, constants, PackedWeights(), executor.threads)
-    units = len(program.units)
-    found = sequential_plan(units) if seed is None else random_plan(template, seed, seed % 2 == 0)
-    plan = LanePlan(lay_out(program, found, executor.threads))
+    program = on_kernels(template, constants, executor.threads)
+    found = None if seed is None else random_plan(template, seed, seed % 2 == 0)
+    plan = in_lanes(program, executor.threads, found)
     inputs = [torch.randn(2, 8, 6, 6) for _ in range(2)]
     wanted = [expected(x, constants) for x in inputs]
     slots = [slot(wanted[0]) for _ in inputs]
@@ -124,8 +118,8 @@ def test_runs_fill_the_slots_they_are_given(executor: CpuExecutor, seed: int | N
 @pytest.mark.skipif(find_runner() is None, reason="needs the part in C")
 def test_dense_outputs_are_written_in_place(executor: CpuExecutor) -> None:
     template, constants = graph()
-    program = bind_on_cpu(template, constants, PackedWeights(), executor.threads)
-    plan = LanePlan(lay_out(program, sequential_plan(len(program.units)), executor.threads))
+    program = on_kernels(template, constants, executor.threads)
+    plan = in_lanes(program, executor.threads)
     x = torch.randn(2, 8, 6, 6)
     outputs = slot(expected(x, constants))
 
@@ -141,8 +135,8 @@ def test_images_that_only_elementwise_units_touch_stay_row_major(executor: CpuEx
     """x ─> doubled ─> y, of four axes and three channels."""
     draw = Drawing(x=(2, 3, 5, 7))
     y = draw.op("aten.relu", draw.op("aten.mul", "x", draw.constant(value=2.0)))
-    program = bind_on_cpu(*draw.static(y=y), PackedWeights(), 2)
-    plan = LanePlan(lay_out(program, sequential_plan(len(program.units)), executor.threads))
+    program = on_kernels(*draw.static(y=y))
+    plan = in_lanes(program, executor.threads)
     x = torch.randn(2, 3, 5, 7)
     wanted = {"y": (2 * x.double()).relu()}
     outputs = slot(wanted)

@@ -14,16 +14,12 @@ import pytest
 import torch
 
 from braid.core.errors import InvalidRequest
-from braid.core.plan import sequential_plan
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes.specialise import specialise, static_inputs
-from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import in_lanes, on_kernels
 from tests.engine.onnx.operands import Random, ints, shape
 from tests.engine.onnx.oracle import (
     Array,
@@ -206,10 +202,10 @@ def on_executor(model: Any, inputs: Arrays) -> dict[str, Array]:
     static = {name: tensors[name] for name in static_inputs(template)}
     specs = {name: spec_of(tensor) for name, tensor in tensors.items()}
     graph, constants = specialise(template, weights, specs, static)
-    program = bind_on_cpu(graph, constants, PackedWeights(), 1)
+    program = on_kernels(graph, constants, 1)
     executor = CpuExecutor(1)
     try:
-        plan = LanePlan(lay_out(program, sequential_plan(len(program.units)), 1))
+        plan = in_lanes(program, 1)
         results = executor.run(program, plan, tensors)
     finally:
         executor.close()

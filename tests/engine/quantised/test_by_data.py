@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from braid.engine.cpu.device_key import has_integer_kernels
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.ops.session_run import new_session
-from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import on_kernels
 from tests.engine.quantised.models import quantised_by_data
 from tests.engine.quantised.test_networks import example, units_of
 
@@ -29,7 +28,7 @@ def test_results_are_those_of_onnxruntime(name: str, per_channel: bool, tmp_path
     session = new_session(file, onnxruntime.SessionOptions())
     (wanted,) = session.run(None, {"x": x.numpy()})
 
-    program = bind_on_cpu(graph, constants, PackedWeights(), 2)
+    program = on_kernels(graph, constants)
     torch.set_num_threads(2)
     values = {**constants, "x": x}
     for op, unit in zip(graph.operators, program.units, strict=True):
@@ -47,7 +46,7 @@ def test_results_are_those_of_onnxruntime(name: str, per_channel: bool, tmp_path
 def test_sums_and_quantisations_run_on_onednn(tmp_path: Path) -> None:
     graph, constants = units_of(quantised_by_data("residual", tmp_path), on_integers=True)
 
-    program = bind_on_cpu(graph, constants, PackedWeights(), 2)
+    program = on_kernels(graph, constants)
 
     found = Counter(
         (op.kind, unit.kernel.variant)

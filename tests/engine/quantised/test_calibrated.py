@@ -15,7 +15,6 @@ from torch import Tensor
 from braid.core.graph import OpGraph
 from braid.core.quantisation import Quantisation
 from braid.engine.cpu.device_key import has_integer_kernels
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.ops.families.quantised_unit import KIND
 from braid.engine.ops.kinds import call
 from braid.engine.passes.fusion import fuse_residuals, fuse_weighted_sums
@@ -24,6 +23,7 @@ from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.passes.quantised.fusing import fuse_quantised
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import on_kernels
 from tests.engine.onnx.oracle import static_graph
 from tests.engine.quantised.models import NETWORKS, Network, normal
 
@@ -101,7 +101,7 @@ def on_units(given: Static, how: Quantisation) -> Static:
 
 def run_bound(made: Static, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     graph, constants = made
-    program = bind_on_cpu(graph, constants, PackedWeights(), 1)
+    program = on_kernels(graph, constants, 1)
     torch.set_num_threads(1)
     values = {**constants, **inputs}
     with torch.inference_mode():
@@ -186,7 +186,7 @@ def test_everything_between_convolutions_computes_on_integers(name: str) -> None
     assert "braid.dequantise" not in kinds
     assert "aten.convolution" not in kinds
     if has_integer_kernels():
-        program = bind_on_cpu(graph, constants, PackedWeights(), 1)
+        program = on_kernels(graph, constants, 1)
         assert {unit.kernel.variant for unit in program.units} == {"onednn"}
 
 

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from braid.core.graph import OpGraph
 from braid.engine.cpu.device_key import has_integer_kernels
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.ops.families.quantised_unit import KIND
 from braid.engine.ops.session_run import new_session
 from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.quantised.fusing import fuse_quantised
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import on_kernels
 from tests.engine.onnx.oracle import static_graph
 from tests.engine.quantised.models import NETWORKS, normal, quantised
 
@@ -95,7 +95,7 @@ def test_each_unit_is_within_a_step_of_onnxruntime(file: Path, threads: int) -> 
     graph, constants = units_of(file, on_integers=True)
     x = example(graph)
     expected = every_value(file, x)
-    program = bind_on_cpu(graph, constants, PackedWeights(), threads)
+    program = on_kernels(graph, constants, threads)
     torch.set_num_threads(threads)
     values: dict[str, Tensor] = {**constants, "x": x}
     compared = 0
@@ -138,7 +138,7 @@ def test_quantised_operators_compute_what_onnxruntime_does(
 def test_layers_run_on_onednn(file: Path) -> None:
     graph, constants = units_of(file, on_integers=True)
 
-    program = bind_on_cpu(graph, constants, PackedWeights(), 2)
+    program = on_kernels(graph, constants)
 
     slow = Counter(
         str(op.attributes["unit"])
