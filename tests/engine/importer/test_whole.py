@@ -116,10 +116,9 @@ async def test_it_is_served_whole_and_answers_like_onnxruntime(name: str, tmp_pa
 
 def text_chooses_rows() -> bytes:
     """Strings that are stop words are left out."""
-    kept = helper.make_node("StringNormalizer", ["x"], ["y"], stopwords=["a"], locale="C")
-    shape: list[int | str] = ["n"]
-    made = strings.string_model([kept], {"x": ("BYTES", shape)}, {"y": ("BYTES", ["m"])})
-    return made.SerializeToString()
+    kept = """(string[n] x) => (string[m] y)
+    { y = StringNormalizer<stopwords=["a"], locale="C">(x) }"""
+    return strings.of_strings(kept).SerializeToString()
 
 
 def positions() -> bytes:
@@ -140,9 +139,9 @@ def test_content_may_decide_a_shape(build: Callable[[], bytes], tmp_path: Path) 
     assert artefact.report.batch is None
 
 
-@pytest.mark.parametrize("rows", ["n", None])
+@pytest.mark.parametrize("rows", ["n", "?"])
 async def test_strings_are_checked_with_words_that_the_model_knows(
-    rows: str | None, tmp_path: Path
+    rows: str, tmp_path: Path
 ) -> None:
     artefact = load_artefact(await imported(strings.labels(rows), tmp_path))
 
