@@ -22,9 +22,9 @@ from braid.engine.processes.child import is_more, oom_kills
 from tests.engine.importer.running import imported, importers, left_in, map_much_with_torch
 from tests.engine.pt2.programs import save
 from tests.models.bad_onnx import KEEPS, loop_body, slow
-from tests.models.graphs import model
+from tests.models.graphs import from_x, model
 
-RELU = model([helper.make_node("Relu", ["x"], ["y"])]).SerializeToString()
+RELU = from_x("y = Relu(x)").SerializeToString()
 
 
 async def test_progress_grows_to_the_end(tmp_path: Path) -> None:
@@ -147,10 +147,10 @@ async def test_intermediate_tensors_beyond_the_memory_limit_are_refused(
 
 def _wide() -> bytes:
     """A sum over a tensor of 4 GiB."""
-    sizes = helper.make_node("Constant", [], ["s"], value_ints=[1 << 14, 1 << 16])
-    wide = helper.make_node("Expand", ["x", "s"], ["w"])
-    total = helper.make_node("ReduceSum", ["w"], ["y"], keepdims=0)
-    return model([sizes, wide, total], shape=["n", 1]).SerializeToString()
+    made = from_x(
+        "wide = Expand(x, sizes)  y = ReduceSum<keepdims=0>(wide)", "n, 1", sizes=[1 << 14, 1 << 16]
+    )
+    return made.SerializeToString()
 
 
 async def test_an_artefact_over_the_file_limit_says_which_setting_to_raise(
@@ -164,9 +164,8 @@ async def test_an_artefact_over_the_file_limit_says_which_setting_to_raise(
 
 def _heavy() -> bytes:
     """4 MiB of weights."""
-    product = helper.make_node("MatMul", ["x", "w"], ["y"])
-    weights = {"w": np.ones((1024, 1024), np.float32)}
-    return model([product], weights, shape=["n", 1024]).SerializeToString()
+    weights = np.ones((1024, 1024), np.float32)
+    return from_x("y = MatMul(x, w)", "n, 1024", w=weights).SerializeToString()
 
 
 @pytest.mark.parametrize(
