@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper
 
 from tests.models.graphs import from_x, graph, model, own_function, tensors
@@ -144,22 +143,14 @@ def recursive_pair() -> bytes:
     return model([call], functions=functions).SerializeToString()
 
 
-def loop_body(
-    condition: Sequence[onnx.NodeProto], nodes: Sequence[onnx.NodeProto] = ()
-) -> onnx.GraphProto:
-    """The body of a loop over ``v``; ``condition`` makes ``on`` from ``i``, ``go`` and ``v``."""
-    value = helper.make_node("Relu", ["v"], ["w"])
-    inputs = tensors(TensorProto.INT64, i=[]) + tensors(TensorProto.BOOL, go=[]) + tensors(v=None)
-    outputs = tensors(TensorProto.BOOL, on=[]) + tensors(w=None)
-    return graph([*condition, *nodes, value], inputs, outputs)
-
-
-KEEPS = [helper.make_node("Identity", ["go"], ["on"])]
+def loop(reads: str, condition: str = "on = Identity(go)", makes: str = "y") -> str:
+    """A loop over ``v`` as text; ``condition`` makes ``on`` from ``i``, ``go`` and ``v``."""
+    return f"""{makes} = Loop<body = turn (int64 i, bool go, float[] v) => (bool on, float[] w)
+    {{ {condition}  w = Relu(v) }}>({reads})"""
 
 
 def endless_loop() -> bytes:
-    nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=loop_body(KEEPS))]
-    return model(nodes, {"trips": np.array(1 << 62)}).SerializeToString()
+    return of(loop("trips, , x"), trips=1 << 62)
 
 
 def endless_range(limit: float, step: float) -> bytes:

@@ -11,7 +11,6 @@ import onnx
 import psutil
 import pytest
 import torch
-from onnx import helper
 from torch import Tensor, nn
 
 from braid.core.errors import ImportLimitExceeded, ModelImportError
@@ -21,8 +20,8 @@ from braid.engine.importer.host.request import GIB, ImportLimits
 from braid.engine.processes.child import is_more, oom_kills
 from tests.engine.importer.running import imported, importers, left_in, map_much_with_torch
 from tests.engine.pt2.programs import save
-from tests.models.bad_onnx import KEEPS, loop_body, slow
-from tests.models.graphs import from_x, model
+from tests.models.bad_onnx import loop, slow
+from tests.models.graphs import from_x
 
 RELU = from_x("y = Relu(x)").SerializeToString()
 
@@ -59,12 +58,10 @@ async def test_a_busy_import_ends_at_the_cpu_limit(tmp_path: Path) -> None:
 async def test_a_run_whose_length_follows_from_content_ends_at_its_own_limit(
     tmp_path: Path,
 ) -> None:
-    nodes = [
-        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
-        helper.make_node("Greater", ["most", "low"], ["always"]),
-        helper.make_node("Loop", ["", "always", "x"], ["y"], body=loop_body(KEEPS)),
-    ]
-    by_content = model(nodes, {"low": np.array(-1e9, np.float32)})
+    by_content = from_x(
+        f"most = ReduceMax<keepdims=0>(x)  always = Greater(most, low)  {loop(', always, x')}",
+        low=np.float32(-1e9),
+    )
 
     with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_RUN_SECONDS"):
         await imported(by_content, tmp_path, ImportLimits(run_seconds=0.5))

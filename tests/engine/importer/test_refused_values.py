@@ -68,7 +68,7 @@ def test_an_operator_in_a_loop_is_the_one_that_is_named() -> None:
     made = parsed(
         """(int64 trips, float[3, 2] table) => (float[n, 2] rows) {
           rows = Loop<body = turn (int64 i, bool go) => (bool on, float[2] row)
-            { on = Identity(go)  row = Gather(table, i) }>(trips, ) }""",
+            { on = Identity(go)  row = Gather(table, i) }>(trips, "") }""",
         opset=16,
     )
     whole = WholeModel(["trips", "table"], ["rows"], [[], [3, 2]], [[3, 2]], ["FP32"])
