@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
-from tests.models.graphs import from_x, graph, model, own_function, tensors
+from tests.models.graphs import from_x, own_function
 
 HUGE = 1 << 38  # elements: a terabyte of floats
 
@@ -41,22 +41,14 @@ def external_data(location: str) -> bytes:
 
 def hidden_external_data() -> bytes:
     """External data in a Constant node of a branch."""
-    node = helper.make_node("Constant", [], ["c"], value=outside("/etc/passwd"))
-    branch = graph([node], [], tensors(c=[4]))
-    nodes = [
-        helper.make_node("If", ["yes"], ["b"], then_branch=branch, else_branch=branch),
-        helper.make_node("Add", ["x", "b"], ["y"]),
-    ]
-    return model(nodes, {"yes": np.array(True)}).SerializeToString()
+    nodes = """{ c = Constant<value = float[4] w = ["location": "/etc/passwd"]>() }"""
+    branches = f"""then_branch = yes () => (float[4] c) {nodes},
+    else_branch = no () => (float[4] c) {nodes}"""
+    return of(f"b = If<{branches}>(yes)  y = Add(x, b)", yes=True)
 
 
 def unsupported() -> bytes:
-    nodes = [
-        helper.make_node("Frobnicate", ["x"], ["a"], name="first"),
-        helper.make_node("Explode", ["a"], ["b"], name="second", domain="own"),
-        helper.make_node("Relu", ["b"], ["y"]),
-    ]
-    return model(nodes).SerializeToString()
+    return of("a = Frobnicate(x)  b = own.Explode(a)  y = Relu(b)")
 
 
 def cycle() -> bytes:
@@ -82,35 +74,34 @@ def thousand_ifs() -> bytes:
 
 def nested_ifs(depth: int) -> bytes:
     """Within what protobuf takes, beyond what any real model has."""
-    leaf = [helper.make_node("Relu", ["x"], ["r"])]
-    branch = leaves = graph(leaf, [], tensors(r=None))
+
+    def choice(makes: str, nodes: str) -> str:
+        return f"""{makes} = If<then_branch = deep () => (float[] r) {{ {nodes} }},
+        else_branch = leaf () => (float[] r) {{ r = Relu(x) }}>(yes)"""
+
+    nodes = "r = Relu(x)"
     for _ in range(depth):
-        node = helper.make_node("If", ["yes"], ["r"], then_branch=branch, else_branch=leaves)
-        branch = graph([node], [], tensors(r=None))
-    node = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
-    return model([node], {"yes": np.array(True)}).SerializeToString()
+        nodes = choice("r", nodes)
+    return of(choice("y", nodes), yes=True)
 
 
 def doubling_functions(levels: int) -> bytes:
     """Each function calls the next one twice: 2^levels nodes in two kilobytes."""
-    functions = []
-    for level in range(levels):
-        called = f"f{level + 1}" if level + 1 < levels else "Relu"
-        domain = "own" if level + 1 < levels else ""
-        nodes = [
-            helper.make_node(called, ["a"], ["b"], domain=domain),
-            helper.make_node(called, ["b"], ["c"], domain=domain),
-        ]
-        functions.append(own_function(f"f{level}", "a", "c", nodes))
-    call = helper.make_node("f0", ["x"], ["y"], domain="own")
-    return model([call], functions=functions).SerializeToString()
+    called = [*(f"own.f{level}" for level in range(1, levels)), "Relu"]
+    functions = [
+        own_function(f"f{level} (a) => (c)", f"b = {next_one}(a)  c = {next_one}(b)")
+        for level, next_one in enumerate(called)
+    ]
+    return of("y = own.f0(x)", functions="".join(functions))
 
 
-def recursive_function() -> bytes:
-    nodes = [helper.make_node("f", ["a"], ["b"], domain="own")]
-    function = own_function("f", "a", "b", nodes)
-    call = helper.make_node("f", ["x"], ["y"], domain="own")
-    return model([call], functions=[function]).SerializeToString()
+def recursive(*names: str) -> bytes:
+    """Functions of which each calls the next one, the last one the first."""
+    functions = [
+        own_function(f"{name} (a) => (b)", f"b = own.{called}(a)")
+        for name, called in zip(names, (*names[1:], names[0]), strict=True)
+    ]
+    return of(f"y = own.{names[0]}(x)", functions="".join(functions))
 
 
 def huge_range() -> bytes:
@@ -131,16 +122,6 @@ def twice(what: str) -> bytes:
     else:
         made.graph.input.append(made.graph.input[0])
     return made.SerializeToString()
-
-
-def recursive_pair() -> bytes:
-    """Two functions that call each other."""
-    functions = [
-        own_function(name, "a", "b", [helper.make_node(called, ["a"], ["b"], domain="own")])
-        for name, called in (("f", "g"), ("g", "f"))
-    ]
-    call = helper.make_node("f", ["x"], ["y"], domain="own")
-    return model([call], functions=functions).SerializeToString()
 
 
 def loop(reads: str, condition: str = "on = Identity(go)", makes: str = "y") -> str:
@@ -164,13 +145,15 @@ def endless_range(limit: float, step: float) -> bytes:
 
 def slow() -> bytes:
     """A legal model that keeps a core busy for minutes: large matrix products in a chain."""
-    weight = np.eye(4096, dtype=np.float32)
     values = ["wide", *(f"v{i}" for i in range(400))]
-    nodes = [helper.make_node("Expand", ["x", "rows"], ["wide"])]
-    nodes += [helper.make_node("MatMul", [a, "w"], [b]) for a, b in pairwise(values)]
-    nodes.append(helper.make_node("Relu", [values[-1]], ["y"]))
-    constants = {"w": weight, "rows": np.array([2048, 4096])}
-    return model(nodes, constants, shape=["n", 1]).SerializeToString()
+    products = " ".join(f"{b} = MatMul({a}, w)" for a, b in pairwise(values))
+    made = from_x(
+        f"wide = Expand(x, rows)  {products}  y = Relu({values[-1]})",
+        "n, 1",
+        w=np.eye(4096, dtype=np.float32),
+        rows=[2048, 4096],
+    )
+    return made.SerializeToString()
 
 
 SQUEEZED = b"\x1f\x8b\x08" + b"\0" * 40
@@ -192,7 +175,7 @@ BAD: Mapping[str, tuple[Callable[[], bytes], str]] = {
     "unsupported operators": (unsupported, "for 3 reason"),
     "cycle": (cycle, "cycle through"),
     "thirty doubling functions": (lambda: doubling_functions(30), "more than 200000 nodes"),
-    "recursive function": (recursive_function, "call themselves"),
+    "recursive function": (lambda: recursive("f"), "call themselves"),
     "ConstantOfShape of 2^38": (
         lambda: of(
             "c = ConstantOfShape(shape)  s = ReduceSum<keepdims=0>(c)  y = Add(x, s)", shape=[HUGE]
@@ -219,7 +202,7 @@ BAD: Mapping[str, tuple[Callable[[], bytes], str]] = {
     "a value named twice": (lambda: twice("value"), "produced twice"),
     "a weight named twice": (lambda: twice("weight"), "defined twice"),
     "an input named twice": (lambda: twice("input"), "two inputs"),
-    "functions that call each other": (recursive_pair, "call themselves"),
+    "functions that call each other": (lambda: recursive("f", "g"), "call themselves"),
     "negative dims": (lambda: with_weight(dims=[-1, -4], raw_data=b"1" * 16), "negative extent"),
     "Loop of 2^62": (endless_loop, "Loop"),
     "a Range in steps of 0": (lambda: endless_range(4, 0), "in steps of 0"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 
-from tests.models.graphs import parsed
+from tests.models.graphs import from_x, own_function
 
 FOREVER = np.full((1, 4), 1e15, np.float32)
 """Takes that many trips; ``np.ones`` takes one."""
@@ -15,16 +14,13 @@ FOREVER = np.full((1, 4), 1e15, np.float32)
 
 def endless(path: Path) -> Path:
     """x [n, 4] -> x after as many trips as its first element says."""
-    function = """
-    <domain: "own", opset_import: ["": 17]> Spin (a, trips) => (b) {
-      b = Loop<body = turn (int64 trip, bool going, float[] v) => (bool go_on, float[] u)
-        { go_on = Identity(going)  u = Sin(v) }>(trips, , a) }"""
-    made = parsed(
-        """(float[n, 4] x) => (float[] y) {
-          row = Gather(x, zero)  count = Gather(row, zero)  size = Abs(count)
-          trips = Cast<to=7>(size)  y = own.Spin(x, trips) }""",
-        {"zero": 0},
+    spin = """b = Loop<body = turn (int64 trip, bool going, float[] v) => (bool go_on, float[] u)
+      { go_on = Identity(going)  u = Sin(v) }>(trips, , a)"""
+    made = from_x(
+        """row = Gather(x, zero)  count = Gather(row, zero)  size = Abs(count)
+        trips = Cast<to=7>(size)  y = own.Spin(x, trips)""",
+        functions=own_function("Spin (a, trips) => (b)", spin),
+        zero=0,
     )
-    made.functions.append(onnx.parser.parse_function(function))
     path.write_bytes(made.SerializeToString())
     return path

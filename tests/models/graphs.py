@@ -57,37 +57,32 @@ def parsed(
     return made
 
 
-def from_x(body: str, shape: str = "n, 4", **constants: Any) -> onnx.ModelProto:
-    """A model in that format from ``x`` to ``y``, both FP32."""
-    return parsed(f"(float[{shape}] x) => (float[] y) {{ {body} }}", constants)
-
-
-def own_function(
-    name: str, reads: Sequence[str], makes: Sequence[str], nodes: Sequence[onnx.NodeProto]
-) -> onnx.FunctionProto:
-    """A local function of the domain ``own``."""
-    return helper.make_function("own", name, list(reads), list(makes), list(nodes), OPSETS)
-
-
-def as_model(
-    drawn: onnx.GraphProto, functions: Sequence[onnx.FunctionProto] = ()
+def from_x(
+    body: str, shape: str = "n, 4", *, functions: str = "", **constants: Any
 ) -> onnx.ModelProto:
+    """A model in that format from ``x`` to ``y``, both FP32."""
+    return parsed(f"(float[{shape}] x) => (float[] y) {{ {body} }} {functions}", constants)
+
+
+def own_function(signature: str, body: str) -> str:
+    """A local function of the domain ``own`` in that format, which follows a model's graph."""
+    return f'<domain: "own", opset_import: ["": 17, "own": 1]> {signature} {{ {body} }}\n'
+
+
+def as_model(drawn: onnx.GraphProto) -> onnx.ModelProto:
     """A model of opset 17 that every ONNX Runtime reads."""
-    made = helper.make_model(drawn, opset_imports=OPSETS, ir_version=8)
-    made.functions.extend(functions)
-    return made
+    return helper.make_model(drawn, opset_imports=OPSETS, ir_version=8)
 
 
 def model(
     nodes: Sequence[onnx.NodeProto],
     constants: Mapping[str, Any] | None = None,
     shape: Sequence[int | str] = ("n", 4),
-    functions: Sequence[onnx.FunctionProto] = (),
     output: str = "y",
 ) -> onnx.ModelProto:
     """A model from ``x`` to ``output``, both FP32."""
     drawn = graph(nodes, tensors(x=shape), tensors(**{output: None}), constants)
-    return as_model(drawn, functions)
+    return as_model(drawn)
 
 
 def save(drawn: onnx.GraphProto, path: Path) -> Path:

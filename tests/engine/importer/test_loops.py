@@ -10,7 +10,7 @@ from onnx import inliner
 
 from braid.engine.importer.upload.loops import MOST_TRIPS, loops_against
 from tests.models.bad_onnx import loop
-from tests.models.graphs import from_x
+from tests.models.graphs import from_x, own_function
 
 MADE_TRUE = "a = Constant<value_int=3>()  b = Constant<value_int=4>()  on = Less(a, b)"
 BY_CONTENT = """zero = Constant<value_float=0.0>()  sum = ReduceSum<keepdims=0>(v)
@@ -24,11 +24,8 @@ def nested(outer: int, inside: int) -> onnx.ModelProto:
 
 
 def in_a_function() -> onnx.ModelProto:
-    made = from_x("y = own.f(x)")
     body = f"{PRODUCT}  {loop('trips, , s')}"
-    function = f'<domain: "own", opset_import: ["": 17]> f (s) => (y) {{ {body} }}'
-    made.functions.append(onnx.parser.parse_function(function))
-    return made
+    return from_x("y = own.f(x)", functions=own_function("f (s) => (y)", body))
 
 
 REFUSED = {

@@ -17,7 +17,7 @@ from braid.engine.importer.verification.reference import open_reference
 from braid.engine.onnx.lowering import lower
 from braid.engine.passes import run_passes
 from tests.engine.importer.running import MEMORY, studied
-from tests.models.graphs import from_x, parsed
+from tests.models.graphs import from_x, own_function, parsed
 
 RNG = np.random.default_rng(0)
 
@@ -69,12 +69,8 @@ BRANCHES = f"""then_branch = yes () => (float[] a) {{ {quantised("x", "a")} }},
 
 
 def in_function() -> onnx.ModelProto:
-    made = from_x("y = own.Squeeze(x)")
-    function = (
-        f'<domain: "own", opset_import: ["": 17]> Squeeze (x) => (y) {{ {quantised("x", "y")} }}'
-    )
-    made.functions.append(onnx.parser.parse_function(function))
-    return made
+    function = own_function("Squeeze (x) => (y)", quantised("x", "y"))
+    return from_x("y = own.Squeeze(x)", functions=function)
 
 
 WITH_RANGES: Mapping[str, Callable[[], onnx.ModelProto]] = {
