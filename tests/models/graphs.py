@@ -58,7 +58,7 @@ def parsed(
 
 
 def from_x(
-    body: str, shape: str = "n, 4", *, functions: str = "", **constants: Any
+    body: str, shape: str = "n, 4", /, *, functions: str = "", **constants: Any
 ) -> onnx.ModelProto:
     """A model in that format from ``x`` to ``y``, both FP32."""
     return parsed(f"(float[{shape}] x) => (float[] y) {{ {body} }} {functions}", constants)
