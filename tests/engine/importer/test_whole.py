@@ -44,7 +44,7 @@ def loop_by_content() -> onnx.ModelProto:
     return from_x(f"{count} {LOOP}", w=WEIGHT, zero=0)
 
 
-SERVED = {
+SERVED: dict[str, Callable[[], onnx.ModelProto]] = {
     "loop": lambda: loop(3),
     "on content": lambda: from_x(
         """most = ReduceMax<keepdims=0>(x)  bright = Greater(most, one)
