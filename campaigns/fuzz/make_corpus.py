@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from onnx import helper
 
 from campaigns.fuzz.campaign import CORPUS
 from campaigns.fuzz.graphs import models
@@ -18,7 +17,7 @@ from tests.engine.importer.test_external_data import WEIGHT, with_data
 from tests.engine.importer.test_whole import SERVED
 from tests.engine.pt2.programs import Several, save
 from tests.engine.pt2.test_operators import GROUPS, Recurrent, drawn
-from tests.models.graphs import model, own_function
+from tests.models.graphs import from_x, own_function
 
 _GRAPHS = 24
 
@@ -67,12 +66,9 @@ def _drawn(number: int) -> onnx.ModelProto:
 
 
 def _functions() -> bytes:
-    nodes = [helper.make_node("Relu", ["a"], ["t"]), helper.make_node("Add", ["t", "a"], ["b"])]
-    inner = own_function("f", "a", "b", nodes)
-    calls = [helper.make_node("f", ["x"], ["m"], domain="own")]
-    calls.append(helper.make_node("Mul", ["m", "w"], ["y"]))
-    weight = {"w": np.ones(4, np.float32)}
-    return bytes(model(calls, weight, functions=[inner]).SerializeToString())
+    inner = own_function("f (a) => (b)", "t = Relu(a)  b = Add(t, a)")
+    made = from_x("m = own.f(x)  y = Mul(m, w)", functions=inner, w=np.ones(4, np.float32))
+    return bytes(made.SerializeToString())
 
 
 if __name__ == "__main__":

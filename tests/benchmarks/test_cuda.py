@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -18,24 +17,20 @@ import torch._inductor.config as inductor_config
 from benchmarks.contender_process import ContenderProcess
 from benchmarks.cuda import versions
 from benchmarks.cuda.agenda import (
-    BATCHES,
     BRAID,
-    CNNS,
     EAGER,
     GRAPH,
     MAX_AUTOTUNE,
-    NETWORKS,
     PEERS,
     REDUCE_OVERHEAD,
     Budget,
-    agenda,
 )
 from benchmarks.cuda.clock import largest_error, times
 from benchmarks.cuda.ours import OurPlan
 from benchmarks.cuda.peers import fastest, frozen
-from benchmarks.cuda.plan_files import Planned, read_plans, write_plans
-from benchmarks.cuda.record import OWN_SEQUENTIAL, PYTORCH_GRAPH, CudaCase, goals, ratios
-from benchmarks.cuda.results import read, write
+from benchmarks.cuda.plan_files import Planned, write_plans
+from benchmarks.cuda.record import CudaCase
+from benchmarks.cuda.results import write
 from benchmarks.cuda.run import continued
 from benchmarks.cuda.turns import Setting, measure
 from benchmarks.networks.network import Network
@@ -50,82 +45,6 @@ from tests.engine.cuda.recording import RecordingDriver
 from tests.engine.cuda.torch_2_11 import Torch211
 
 
-def case(network: str, *, batch: int = 1, ours: float = 1.0, sequential: float) -> CudaCase:
-    return CudaCase(
-        network,
-        batch,
-        gpu_ms={
-            "braid lazy": [ours],
-            "braid sequential": [sequential],
-            MAX_AUTOTUNE: [3.0],
-            GRAPH: [2 * sequential],
-        },
-        total_ms={"braid lazy": [2 * ours]},
-        plan_of={"sequential": "braid sequential", "opara": "braid sequential"},
-        portfolio="braid lazy",
-    )
-
-
-def test_five_cnns_at_batch_1_come_first_and_compilers_after_them() -> None:
-    steps = agenda(NETWORKS, BATCHES)
-
-    assert [step.network for step in steps[:10]] == [*CNNS, *CNNS]
-    assert all(step.batch == 1 for step in steps[: 2 * len(NETWORKS)])
-    assert not any(MAX_AUTOTUNE in step.contenders for step in steps[:5])
-    assert all(step.contenders == (BRAID, MAX_AUTOTUNE) for step in steps[5:10])
-
-
-def test_who_is_left_out_is_in_no_step() -> None:
-    steps = agenda(["googlenet"], [8], without=[MAX_AUTOTUNE, EAGER])
-
-    (step,) = steps
-    assert (step.network, step.batch) == ("googlenet", 8)
-    assert EAGER not in step.contenders
-    assert REDUCE_OVERHEAD in step.contenders
-
-
-def test_ratios_and_goals_say_what_was_not_seen() -> None:
-    cases = [case("squeezenet", sequential=1.5), case("inception_v3", sequential=2.4)]
-
-    found = ratios(cases, 1, "gpu")
-    cases[1].scheduling = {"total_s": 8.0}
-    mean, best, unfused, best_unfused, opara, autotune, worst, inception, nasnet = goals(cases)
-
-    assert found[OWN_SEQUENTIAL]["inception_v3"] == pytest.approx(2.4)
-    assert found[PYTORCH_GRAPH]["inception_v3"] == pytest.approx(4.8)
-    assert math.isnan(found["torch eager"]["inception_v3"])
-    assert math.isnan(ratios(cases, 1, "total")["max-autotune"]["inception_v3"])
-    assert mean.measured == pytest.approx((1.5 * 2.4) ** 0.5)
-    assert mean.verdict == "reached so far, not seen on all"
-    assert (best.verdict, worst.verdict) == ("reached", "reached")
-    assert (OWN_SEQUENTIAL in best.text, PYTORCH_GRAPH in unfused.text) == (True, True)
-    assert unfused.measured == pytest.approx(2 * mean.measured)
-    assert best_unfused.measured == pytest.approx(4.8)
-    assert opara.measured == pytest.approx(mean.measured)
-    assert autotune.measured == pytest.approx(3.0)
-    assert (inception.measured, inception.verdict) == (2.5, "reached")
-    assert nasnet.verdict == "not seen"
-    assert goals([])[0].verdict == "not seen"
-
-
-def test_the_fastest_of_a_planners_plans_counts() -> None:
-    one = case("nasnet_large", sequential=2.0)
-    one.plan_of |= {"opara(join=unit)": "braid lazy"}
-
-    assert one.plan_ms("opara") == 1.0
-
-
-def test_an_earlier_run_is_read_back(tmp_path: Path) -> None:
-    cases = [case("squeezenet", sequential=1.5)]
-
-    write(cases, {"device": "cuda:NVIDIA H200"}, ["googlenet, batch 32"], tmp_path)
-
-    document = json.loads((tmp_path / "cuda.json").read_text(), parse_constant=pytest.fail)
-    assert document["ratios_gpu"]["1"]["torch eager"]["squeezenet"] is None
-    assert document["left_out"] == ["googlenet, batch 32"]
-    assert read(tmp_path / "cuda.json") == cases
-
-
 @pytest.mark.parametrize(
     "other", [{}, {"device": "cuda:NVIDIA H100"}, {"precision": "tf32"}], ids=str
 )
@@ -134,25 +53,15 @@ def test_runs_of_another_device_or_precision_are_not_mixed(
 ) -> None:
     environment = {"device": "cuda:NVIDIA H200", "precision": "fp32"}
     (tmp_path / "0.json").write_text("[1]")
-    write([case("squeezenet", sequential=1.5)], environment, [], tmp_path)
+    case = CudaCase("squeezenet", 1, gpu_ms={"braid lazy": [1.0]})
+    write([case], environment, [], tmp_path)
     write_plans({("squeezenet", 1): Planned({"opara": tmp_path / "0.json"}, {})}, tmp_path)
 
     cases, plans = continued(tmp_path / "cuda.json", environment | other, tmp_path)
 
-    assert len(cases) == len(plans) == (0 if other else 1)
+    assert cases == ([] if other else [case])
+    assert len(plans) == len(cases)
     assert ("all is measured again" in capsys.readouterr().out) == bool(other)
-
-
-def test_plans_of_an_earlier_run_are_read_back(tmp_path: Path) -> None:
-    path = tmp_path / "0.json"
-    path.write_text("[1]")
-
-    write_plans({("squeezenet", 8): Planned({"opara": path}, {"ab": "conv.nhwc"})}, tmp_path)
-    found = read_plans(tmp_path, tmp_path)
-
-    assert found["squeezenet", 8].plans["opara"].read_text() == "[1]"
-    assert found["squeezenet", 8].choices == {"ab": "conv.nhwc"}
-    assert read_plans(tmp_path / "nowhere", tmp_path) == {}
 
 
 ANSWERS = """

@@ -19,7 +19,7 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.ops.dtypes import spec_of
-from tests.engine.cuda.serving import artefact
+from tests.engine.worker.serving import artefact
 
 IMAGE = TensorType("FP32", (1, 64, 8, 8))
 

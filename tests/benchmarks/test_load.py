@@ -15,7 +15,6 @@ from benchmarks.peers.hosting.contract import SERVERS
 from benchmarks.peers.load.client import Job, client_process
 from benchmarks.peers.load.loops import WRONG
 from benchmarks.peers.load.tensors import Question, write_questions
-from benchmarks.reports import percentile
 
 X = np.arange(192, dtype=np.float32).reshape(1, 3, 8, 8)
 
@@ -60,10 +59,3 @@ def test_the_model_of_one_product_doubles_any_number_of_rows(tmp_path: Path) -> 
     x = np.concatenate([X, -X])
     (y,) = session.run(None, {"x": x})
     np.testing.assert_array_equal(np.asarray(y), 2.0 * x)
-
-
-def test_percentiles_are_values_that_were_seen() -> None:
-    values = [float(n) for n in range(100, 0, -1)]
-    assert percentile(values, 50) == 50
-    assert percentile(values, 99) == 99
-    assert percentile([7.0], 99) == 7

@@ -18,9 +18,3 @@ def test_a_report_with_its_environment_tells_the_distance_of_cores_twice(tmp_pat
     written = json.loads((tmp_path / "report.json").read_text())["environment"]
     assert set(written["core_distance"]) == set(written["core_distance_at_end"]) == facts
     assert "core_distance_at_end" not in environment
-
-
-def test_a_report_without_an_environment_is_written_as_it_is(tmp_path: Path) -> None:
-    write_report(tmp_path / "report.json", [1, 2])
-
-    assert json.loads((tmp_path / "report.json").read_text()) == [1, 2]

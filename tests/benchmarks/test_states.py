@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import states
-from benchmarks.states import LOOK_S, WAIT_S, add_state, by_state, in_state, path_in_state, wait_for
+from benchmarks.states import LOOK_S, WAIT_S, add_state, by_state, in_state, wait_for
 
 
 def machine(seen: Sequence[str]) -> Callable[[], str]:
@@ -63,8 +63,3 @@ def test_both_states_have_results_of_their_own(monkeypatch: pytest.MonkeyPatch) 
         ("far", Path("results/far"), Path("all-far.json")),
         ("far", Path("results"), Path("all.json")),
     ]
-
-
-@pytest.mark.parametrize(("path", "there"), [("a/b.json", "a/b-far.json"), ("a/b", "a/b/far")])
-def test_the_state_is_part_of_a_path(path: str, there: str) -> None:
-    assert path_in_state(Path(path), "far") == Path(there)

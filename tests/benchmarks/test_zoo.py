@@ -187,8 +187,3 @@ def test_names_that_are_unknown_are_refused(capsys: pytest.CaptureFixture[str]) 
         with pytest.raises(SystemExit):
             main(option)
         assert reason in capsys.readouterr().err
-
-
-def test_families_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--list"]) == 0
-    assert "detectors: detector, yolo_like, ssd_like, detr_like, pose" in capsys.readouterr().out

@@ -264,15 +264,6 @@ async def test_work_bounds_spare_measurements_where_nothing_can_overlap() -> Non
     assert not stages
 
 
-async def test_units_that_the_device_can_merge_are_asked_as_merged() -> None:
-    device = FakeDevice()
-
-    await planner()(DIAMOND, PlannerSettings("ios"), facts(4, [(1, 2)]), device.measure)
-
-    merged = [q.stage for queries in device.asked for q in queries if q.stage.strategy == "merge"]
-    assert merged == [Stage(((1, 2),), "merge")]
-
-
 async def test_the_portfolio_answers_with_all_different_plans_and_asks_nothing_twice() -> None:
     device = FakeDevice()
 

@@ -2,56 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
-from tests.models.graphs import graph, model, own_function, tensors
+from tests.models.graphs import from_x, own_function
 
 HUGE = 1 << 38  # elements: a terabyte of floats
 
 
-def external_data(location: str) -> bytes:
-    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
+def of(body: str, **constants: Any) -> bytes:
+    return from_x(body, **constants).SerializeToString()
+
+
+def with_weight(**fields: Any) -> bytes:
+    """``x + w``, where the file says of ``w`` what it likes."""
+    made = from_x("y = Add(x, w)")
+    made.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, **fields)
+    return made.SerializeToString()
+
+
+def outside(location: str) -> TensorProto:
+    """A tensor whose data lies in another file."""
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value=location)
-    made.graph.initializer.append(tensor)
+    return tensor
+
+
+def external_data(location: str) -> bytes:
+    made = from_x("y = Add(x, w)")
+    made.graph.initializer.append(outside(location))
     return made.SerializeToString()
 
 
 def hidden_external_data() -> bytes:
     """External data in a Constant node of a branch."""
-    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="/etc/passwd")
-    branch = graph([helper.make_node("Constant", [], ["c"], value=tensor)], [], tensors(c=[4]))
-    nodes = [
-        helper.make_node("If", ["yes"], ["b"], then_branch=branch, else_branch=branch),
-        helper.make_node("Add", ["x", "b"], ["y"]),
-    ]
-    return model(nodes, {"yes": np.array(True)}).SerializeToString()
+    nodes = """{ c = Constant<value = float[4] w = ["location": "/etc/passwd"]>() }"""
+    branches = f"""then_branch = yes () => (float[4] c) {nodes},
+    else_branch = no () => (float[4] c) {nodes}"""
+    return of(f"b = If<{branches}>(yes)  y = Add(x, b)", yes=True)
 
 
 def unsupported() -> bytes:
-    nodes = [
-        helper.make_node("Frobnicate", ["x"], ["a"], name="first"),
-        helper.make_node("Explode", ["a"], ["b"], name="second", domain="own"),
-        helper.make_node("Relu", ["b"], ["y"]),
-    ]
-    return model(nodes).SerializeToString()
+    return of("a = Frobnicate(x)  b = own.Explode(a)  y = Relu(b)")
 
 
 def cycle() -> bytes:
-    nodes = [
-        helper.make_node("Add", ["x", "b"], ["a"], name="one"),
-        helper.make_node("Relu", ["a"], ["b"], name="two"),
-        helper.make_node("Relu", ["b"], ["y"], name="three"),
-    ]
-    return model(nodes).SerializeToString()
+    return of("a = Add(x, b)  b = Relu(a)  y = Relu(b)")
 
 
 def _field(number: int, payload: bytes) -> bytes:
@@ -73,97 +74,47 @@ def thousand_ifs() -> bytes:
 
 def nested_ifs(depth: int) -> bytes:
     """Within what protobuf takes, beyond what any real model has."""
-    leaf = [helper.make_node("Relu", ["x"], ["r"])]
-    branch = leaves = graph(leaf, [], tensors(r=None))
+
+    def choice(makes: str, nodes: str) -> str:
+        return f"""{makes} = If<then_branch = deep () => (float[] r) {{ {nodes} }},
+        else_branch = leaf () => (float[] r) {{ r = Relu(x) }}>(yes)"""
+
+    nodes = "r = Relu(x)"
     for _ in range(depth):
-        node = helper.make_node("If", ["yes"], ["r"], then_branch=branch, else_branch=leaves)
-        branch = graph([node], [], tensors(r=None))
-    node = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
-    return model([node], {"yes": np.array(True)}).SerializeToString()
+        nodes = choice("r", nodes)
+    return of(choice("y", nodes), yes=True)
 
 
 def doubling_functions(levels: int) -> bytes:
     """Each function calls the next one twice: 2^levels nodes in two kilobytes."""
-    functions = []
-    for level in range(levels):
-        called = f"f{level + 1}" if level + 1 < levels else "Relu"
-        domain = "own" if level + 1 < levels else ""
-        nodes = [
-            helper.make_node(called, ["a"], ["b"], domain=domain),
-            helper.make_node(called, ["b"], ["c"], domain=domain),
-        ]
-        functions.append(own_function(f"f{level}", "a", "c", nodes))
-    call = helper.make_node("f0", ["x"], ["y"], domain="own")
-    return model([call], functions=functions).SerializeToString()
-
-
-def recursive_function() -> bytes:
-    nodes = [helper.make_node("f", ["a"], ["b"], domain="own")]
-    function = own_function("f", "a", "b", nodes)
-    call = helper.make_node("f", ["x"], ["y"], domain="own")
-    return model([call], functions=[function]).SerializeToString()
-
-
-def huge_constant() -> bytes:
-    nodes = [
-        helper.make_node("ConstantOfShape", ["shape"], ["c"]),
-        helper.make_node("ReduceSum", ["c"], ["s"], keepdims=0),
-        helper.make_node("Add", ["x", "s"], ["y"]),
+    called = [*(f"own.f{level}" for level in range(1, levels)), "Relu"]
+    functions = [
+        own_function(f"f{level} (a) => (c)", f"b = {next_one}(a)  c = {next_one}(b)")
+        for level, next_one in enumerate(called)
     ]
-    return model(nodes, {"shape": np.array([HUGE])}).SerializeToString()
+    return of("y = own.f0(x)", functions="".join(functions))
 
 
-def huge_expand() -> bytes:
-    nodes = [
-        helper.make_node("Expand", ["x", "shape"], ["e"]),
-        helper.make_node("ReduceSum", ["e"], ["y"], keepdims=0),
+def recursive(*names: str) -> bytes:
+    """Functions of which each calls the next one, the last one the first."""
+    functions = [
+        own_function(f"{name} (a) => (b)", f"b = own.{called}(a)")
+        for name, called in zip(names, (*names[1:], names[0]), strict=True)
     ]
-    shape = np.array([1 << 18, 1 << 18, 1, 4])
-    return model(nodes, {"shape": shape}).SerializeToString()
-
-
-def huge_tile() -> bytes:
-    nodes = [helper.make_node("Tile", ["x", "repeats"], ["y"])]
-    return model(nodes, {"repeats": np.array([1 << 20, 1 << 18])}).SerializeToString()
-
-
-def huge_pad() -> bytes:
-    nodes = [helper.make_node("Pad", ["x", "pads"], ["y"])]
-    return model(nodes, {"pads": np.array([0, 0, 1 << 20, 1 << 20])}).SerializeToString()
+    return of(f"y = own.{names[0]}(x)", functions="".join(functions))
 
 
 def huge_range() -> bytes:
-    nodes = [
-        helper.make_node("Range", ["start", "limit", "delta"], ["r"]),
-        helper.make_node("ReduceSum", ["r"], ["s"], keepdims=0),
-        helper.make_node("Add", ["x", "s"], ["y"]),
-    ]
     bounds = {"start": 0.0, "limit": float(HUGE), "delta": 1.0}
-    numbers = {name: np.array(value, np.float32) for name, value in bounds.items()}
-    return model(nodes, numbers).SerializeToString()
-
-
-def lying_dims() -> bytes:
-    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
-    made.graph.initializer.append(
-        TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 40], raw_data=b"1234")
+    return of(
+        "r = Range(start, limit, delta)  s = ReduceSum<keepdims=0>(r)  y = Add(x, s)",
+        **{name: np.float32(value) for name, value in bounds.items()},
     )
-    return made.SerializeToString()
-
-
-def overflowing_dims() -> bytes:
-    """Their product is 0 in 64 bits."""
-    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
-    made.graph.initializer.append(
-        TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 32, 1 << 32], raw_data=b"")
-    )
-    return made.SerializeToString()
 
 
 def twice(what: str) -> bytes:
     """One name for two nodes' results, two initialisers or two inputs."""
-    weight = {"w": np.ones(4, np.float32)}
-    made = model([helper.make_node("Add", ["x", "w"], ["y"])], weight)
+    made = from_x("y = Add(x, w)", w=np.ones(4, np.float32))
     if what == "value":
         made.graph.node.append(made.graph.node[0])
     elif what == "weight":
@@ -173,74 +124,36 @@ def twice(what: str) -> bytes:
     return made.SerializeToString()
 
 
-def recursive_pair() -> bytes:
-    """Two functions that call each other."""
-    functions = [
-        own_function(name, "a", "b", [helper.make_node(called, ["a"], ["b"], domain="own")])
-        for name, called in (("f", "g"), ("g", "f"))
-    ]
-    call = helper.make_node("f", ["x"], ["y"], domain="own")
-    return model([call], functions=functions).SerializeToString()
-
-
-def negative_dims() -> bytes:
-    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
-    made.graph.initializer.append(
-        TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[-1, -4], raw_data=b"1" * 16)
-    )
-    return made.SerializeToString()
-
-
-def loop_body(
-    condition: Sequence[onnx.NodeProto], nodes: Sequence[onnx.NodeProto] = ()
-) -> onnx.GraphProto:
-    """The body of a loop over ``v``; ``condition`` makes ``on`` from ``i``, ``go`` and ``v``."""
-    value = helper.make_node("Relu", ["v"], ["w"])
-    inputs = tensors(TensorProto.INT64, i=[]) + tensors(TensorProto.BOOL, go=[]) + tensors(v=None)
-    outputs = tensors(TensorProto.BOOL, on=[]) + tensors(w=None)
-    return graph([*condition, *nodes, value], inputs, outputs)
-
-
-KEEPS = [helper.make_node("Identity", ["go"], ["on"])]
+def loop(reads: str, condition: str = "on = Identity(go)", makes: str = "y") -> str:
+    """A loop over ``v`` as text; ``condition`` makes ``on`` from ``i``, ``go`` and ``v``."""
+    return f"""{makes} = Loop<body = turn (int64 i, bool go, float[] v) => (bool on, float[] w)
+    {{ {condition}  w = Relu(v) }}>({reads})"""
 
 
 def endless_loop() -> bytes:
-    nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=loop_body(KEEPS))]
-    return model(nodes, {"trips": np.array(1 << 62)}).SerializeToString()
+    return of(loop("trips, , x"), trips=1 << 62)
 
 
 def endless_range(limit: float, step: float) -> bytes:
     """A Range of constants, which an import would fold, that nothing ends."""
-    nodes = [
-        helper.make_node("Range", ["start", "limit", "step"], ["r"]),
-        helper.make_node("Add", ["x", "r"], ["y"]),
-    ]
     numbers = {"start": 0.0, "limit": limit, "step": step}
-    return model(nodes, {k: np.float32(v) for k, v in numbers.items()}).SerializeToString()
-
-
-def index_beyond() -> bytes:
-    """A constant index of a weight that is not there."""
-    nodes = [
-        helper.make_node("Gather", ["w", "at"], ["picked"]),
-        helper.make_node("Add", ["x", "picked"], ["y"]),
-    ]
-    return model(nodes, {"w": np.eye(4, dtype=np.float32), "at": np.array([7])}).SerializeToString()
-
-
-def never_produced() -> bytes:
-    return model([helper.make_node("Add", ["x", "ghost"], ["y"])]).SerializeToString()
+    return of(
+        "r = Range(start, limit, step)  y = Add(x, r)",
+        **{name: np.float32(value) for name, value in numbers.items()},
+    )
 
 
 def slow() -> bytes:
     """A legal model that keeps a core busy for minutes: large matrix products in a chain."""
-    weight = np.eye(4096, dtype=np.float32)
     values = ["wide", *(f"v{i}" for i in range(400))]
-    nodes = [helper.make_node("Expand", ["x", "rows"], ["wide"])]
-    nodes += [helper.make_node("MatMul", [a, "w"], [b]) for a, b in pairwise(values)]
-    nodes.append(helper.make_node("Relu", [values[-1]], ["y"]))
-    constants = {"w": weight, "rows": np.array([2048, 4096])}
-    return model(nodes, constants, shape=["n", 1]).SerializeToString()
+    products = " ".join(f"{b} = MatMul({a}, w)" for a, b in pairwise(values))
+    made = from_x(
+        f"wide = Expand(x, rows)  {products}  y = Relu({values[-1]})",
+        "n, 1",
+        w=np.eye(4096, dtype=np.float32),
+        rows=[2048, 4096],
+    )
+    return made.SerializeToString()
 
 
 SQUEEZED = b"\x1f\x8b\x08" + b"\0" * 40
@@ -262,22 +175,43 @@ BAD: Mapping[str, tuple[Callable[[], bytes], str]] = {
     "unsupported operators": (unsupported, "for 3 reason"),
     "cycle": (cycle, "cycle through"),
     "thirty doubling functions": (lambda: doubling_functions(30), "more than 200000 nodes"),
-    "recursive function": (recursive_function, "call themselves"),
-    "ConstantOfShape of 2^38": (huge_constant, "bytes"),
-    "Expand to 2^38": (huge_expand, "bytes"),
-    "Tile to 2^40": (huge_tile, "bytes"),
-    "Pad to 2^40": (huge_pad, "bytes"),
+    "recursive function": (lambda: recursive("f"), "call themselves"),
+    "ConstantOfShape of 2^38": (
+        lambda: of(
+            "c = ConstantOfShape(shape)  s = ReduceSum<keepdims=0>(c)  y = Add(x, s)", shape=[HUGE]
+        ),
+        "bytes",
+    ),
+    "Expand to 2^38": (
+        lambda: of(
+            "e = Expand(x, shape)  y = ReduceSum<keepdims=0>(e)", shape=[1 << 18, 1 << 18, 1, 4]
+        ),
+        "bytes",
+    ),
+    "Tile to 2^40": (lambda: of("y = Tile(x, repeats)", repeats=[1 << 20, 1 << 18]), "bytes"),
+    "Pad to 2^40": (lambda: of("y = Pad(x, pads)", pads=[0, 0, 1 << 20, 1 << 20]), "bytes"),
     "Range of 2^38": (huge_range, "bytes"),
-    "lying dims": (lying_dims, "needs 4398046511104 bytes"),
-    "overflowing dims": (overflowing_dims, "needs 73786976294838206464 bytes"),
+    "lying dims": (
+        lambda: with_weight(dims=[1 << 40], raw_data=b"1234"),
+        "needs 4398046511104 bytes",
+    ),
+    "overflowing dims": (  # their product is 0 in 64 bits
+        lambda: with_weight(dims=[1 << 32, 1 << 32], raw_data=b""),
+        "needs 73786976294838206464 bytes",
+    ),
     "a value named twice": (lambda: twice("value"), "produced twice"),
     "a weight named twice": (lambda: twice("weight"), "defined twice"),
     "an input named twice": (lambda: twice("input"), "two inputs"),
-    "functions that call each other": (recursive_pair, "call themselves"),
-    "negative dims": (negative_dims, "negative extent"),
+    "functions that call each other": (lambda: recursive("f", "g"), "call themselves"),
+    "negative dims": (lambda: with_weight(dims=[-1, -4], raw_data=b"1" * 16), "negative extent"),
     "Loop of 2^62": (endless_loop, "Loop"),
     "a Range in steps of 0": (lambda: endless_range(4, 0), "in steps of 0"),
     "a Range without an end": (lambda: endless_range(np.inf, 1), "from 0.0 to inf"),
-    "a constant index beyond its weight": (index_beyond, "the index 7; it takes 0 to 3"),
-    "a value that nothing produces": (never_produced, "ghost"),
+    "a constant index beyond its weight": (
+        lambda: of(
+            "picked = Gather(w, at)  y = Add(x, picked)", w=np.eye(4, dtype=np.float32), at=[7]
+        ),
+        "the index 7; it takes 0 to 3",
+    ),
+    "a value that nothing produces": (lambda: of("y = Add(x, ghost)"), "ghost"),
 }

@@ -73,30 +73,38 @@ WEIGHTS = "data/weights/model_weights_config.json"
 CONSTANTS = "data/constants/model_constants_config.json"
 
 
-def edited(name: str, change: Callable[[Any], None]) -> Callable[[Files, Payload], None]:
+Change = Callable[[Files, Payload], object]
+Edit = Callable[[Any, Payload], object]
+
+
+def edited(name: str, edit: Edit) -> Change:
     """A change of one JSON file."""
 
-    def edit(files: Files, _: Payload) -> None:
+    def change(files: Files, payload: Payload) -> None:
         document = json.loads(files[name])
-        change(document)
+        edit(document, payload)
         files[name] = json.dumps(document).encode()
 
-    return edit
+    return change
 
 
-def graph(change: Callable[[Any], None]) -> Callable[[Files, Payload], None]:
-    return edited(MODEL, lambda document: change(document["graph_module"]["graph"]))
+def model(edit: Edit) -> Change:
+    return edited(MODEL, edit)
 
 
-def weight(**changes: Any) -> Callable[[Files, Payload], None]:
+def graph(edit: Edit) -> Change:
+    return edited(MODEL, lambda d, payload: edit(d["graph_module"]["graph"], payload))
+
+
+def weight(**changes: Any) -> Change:
     """Another description of the linear's weight."""
 
-    def change(document: Any) -> None:
+    def edit(document: Any, _: Payload) -> None:
         entry = document["config"]["linear.weight"]
         for key, value in changes.items():
             (entry if key in entry else entry["tensor_meta"])[key] = value
 
-    return edited(WEIGHTS, change)
+    return edited(WEIGHTS, edit)
 
 
 def ints(*values: int) -> list[dict[str, int]]:
@@ -110,160 +118,127 @@ def saved(content: object) -> bytes:
     return inner.getvalue()
 
 
+def file(name: str, content: bytes) -> Change:
+    """A file more, or another content of one."""
+    return lambda files, _: files.update({name: content})
+
+
 def pickled_weights(files: Files, payload: Payload) -> None:
-    document = json.loads(files[WEIGHTS])
-    document["config"]["linear.weight"]["use_pickle"] = True
-    files[WEIGHTS] = json.dumps(document).encode()
+    weight(use_pickle=True)(files, payload)
     files["data/weights/weight_0"] = saved(payload)
 
 
 def opaque_constant(files: Files, payload: Payload) -> None:
-    document = json.loads(files[CONSTANTS])
     entry = {"path_name": "opaque_obj_0", "is_param": False, "use_pickle": True}
-    document["config"]["thing"] = {**entry, "tensor_meta": None}
-    files[CONSTANTS] = json.dumps(document).encode()
+    thing = {**entry, "tensor_meta": None}
+    edited(CONSTANTS, lambda d, _: d["config"].update(thing=thing))(files, payload)
     files["data/constants/opaque_obj_0"] = pickle.dumps(payload)
 
 
-def custom_object(files: Files, payload: Payload) -> None:
-    def change(document: Any) -> None:
-        spec = {"arg": {"name": "obj", "class_fqn": "os.system"}, "custom_obj_name": "obj"}
-        document["graph_module"]["signature"]["input_specs"].append({"custom_obj": spec})
-
-    edited(MODEL, change)(files, payload)
+def custom_object(document: Any, _: Payload) -> None:
+    spec = {"arg": {"name": "obj", "class_fqn": "os.system"}, "custom_obj_name": "obj"}
+    document["graph_module"]["signature"]["input_specs"].append({"custom_obj": spec})
 
 
-def expression_in_shape(files: Files, payload: Payload) -> None:
-    document = json.loads(files[MODEL])
-    size = document["graph_module"]["graph"]["tensor_values"]["x"]["sizes"][0]
-    size["as_expr"]["expr_str"] = payload.expression()
-    files[MODEL] = json.dumps(document).encode()
-
-
-def expression_in_symbol(files: Files, payload: Payload) -> None:
-    document = json.loads(files[MODEL])
-    (number,) = document["graph_module"]["graph"]["sym_int_values"].values()
+def code_in_symbol(g: Any, payload: Payload) -> None:
+    (number,) = g["sym_int_values"].values()
     number["as_expr"]["expr_str"] = f"Symbol({payload.expression()})"
-    files[MODEL] = json.dumps(document).encode()
 
 
-def expression_in_range(files: Files, payload: Payload) -> None:
-    document = json.loads(files[MODEL])
-    document["range_constraints"][payload.expression()] = {"min_val": 1, "max_val": 2}
-    files[MODEL] = json.dumps(document).encode()
+def code_in_stride(g: Any, payload: Payload) -> None:
+    g["tensor_values"]["x"]["strides"][0] = {
+        "as_expr": {"expr_str": payload.expression(), "hint": None}
+    }
 
 
-def guard(files: Files, payload: Payload) -> None:
-    document = json.loads(files[MODEL])
-    document["guards_code"] = [f"L['x'].size()[0] > 0 and {payload.expression()}"]
-    files[MODEL] = json.dumps(document).encode()
-
-
-def hidden_guard(files: Files, payload: Payload) -> None:
-    """Through attributes of what a guard may name."""
-    document = json.loads(files[MODEL])
-    document["guards_code"] = ["L.__class__.__base__.__subclasses__()"]
-    files[MODEL] = json.dumps(document).encode()
-
-
-def name_of_a_value(files: Files, payload: Payload) -> None:
+def name_of_a_value(g: Any, payload: Payload) -> None:
     """torch writes names into the source of a forward function."""
-
-    def change(g: Any) -> None:
-        g["nodes"][-1]["outputs"][0]["as_tensor"]["name"] = f"y = {payload.expression()}; y"
-
-    graph(change)(files, payload)
+    g["nodes"][-1]["outputs"][0]["as_tensor"]["name"] = f"y = {payload.expression()}; y"
 
 
-def name_of_a_weight(files: Files, payload: Payload) -> None:
-    def change(document: Any) -> None:
-        for spec in document["graph_module"]["signature"]["input_specs"]:
-            if "parameter" in spec:
-                spec["parameter"]["parameter_name"] = f'a" + {payload.expression()} + "'
-
-    edited(MODEL, change)(files, payload)
+def name_of_a_weight(document: Any, payload: Payload) -> None:
+    for spec in document["graph_module"]["signature"]["input_specs"]:
+        if "parameter" in spec:
+            spec["parameter"]["parameter_name"] = f'a" + {payload.expression()} + "'
 
 
-def expression_in_stride(files: Files, payload: Payload) -> None:
-    def change(g: Any) -> None:
-        stride = {"as_expr": {"expr_str": payload.expression(), "hint": None}}
-        g["tensor_values"]["x"]["strides"][0] = stride
-
-    graph(change)(files, payload)
-
-
-def operator_as_argument(g: Any) -> None:
-    g["nodes"][-1]["inputs"][-1]["arg"] = {"as_operator": "torch.hub.load"}
+def guard(*text: str) -> Change:
+    """A guard; by default one that runs the payload."""
+    return model(
+        lambda d, payload: d.update(
+            guards_code=[*text] or [f"L['x'].size()[0] > 0 and {payload.expression()}"]
+        )
+    )
 
 
-def compiled_library(files: Files, payload: Payload) -> None:
-    files["data/aotinductor/sound/sound.wrapper.so"] = b"\x7fELF" + b"\0" * 100
+def last(**changes: Any) -> Change:
+    """Another last node."""
+    return graph(lambda g, _: g["nodes"][-1].update(changes))
 
 
-def compiled_source(files: Files, payload: Payload) -> None:
-    files["extra/sound.cpp"] = b"int main() { return 0; }"
+def last_operand(at: int, argument: Mapping[str, Any]) -> Change:
+    """Another operand of the last node."""
+    return graph(lambda g, _: g["nodes"][-1]["inputs"][at].update(arg=argument))
 
 
-def target(name: str) -> Callable[[Files, Payload], None]:
-    return graph(lambda g: g["nodes"][-1].update(target=name))
+FILL = [
+    {"name": "size", "arg": {"as_ints": [1 << 19, 1 << 19]}, "kind": 1},
+    {"name": "fill_value", "arg": {"as_float": 1.0}, "kind": 1},
+]
 
 
-def no_weight(files: Files, payload: Payload) -> None:
-    del files["data/weights/weight_0"]
+def cycle(g: Any, _: Payload) -> None:
+    g["nodes"][0]["inputs"][0]["arg"] = g["nodes"][-1]["outputs"][0]
 
 
-def second_root(files: Files, payload: Payload) -> None:
-    files["../../outside"] = b"x"
-
-
-def fill_of_2_38(g: Any) -> None:
-    g["nodes"][-1]["target"] = "torch.ops.aten.full.default"
-    g["nodes"][-1]["inputs"] = [
-        {"name": "size", "arg": {"as_ints": [1 << 19, 1 << 19]}, "kind": 1},
-        {"name": "fill_value", "arg": {"as_float": 1.0}, "kind": 1},
-    ]
-
-
-def cycle(g: Any) -> None:
-    last = g["nodes"][-1]["outputs"][0]
-    g["nodes"][0]["inputs"][0]["arg"] = last
-
-
-def twice(g: Any) -> None:
-    g["nodes"].append(g["nodes"][0])
-
-
-def nothing_before(g: Any) -> None:
-    g["nodes"][-1]["inputs"][0]["arg"] = {"as_tensor": {"name": "ghost"}}
-
-
-def deep(files: Files, payload: Payload) -> None:
-    files[MODEL] = b"[" * 200_000
-
-
-Change = Callable[[Files, Payload], None]
 CHANGES: Mapping[str, tuple[Change, str]] = {
     "pickled weights": (pickled_weights, "stored as a pickle"),
     "an opaque constant": (opaque_constant, "opaque object"),
-    "a custom object": (custom_object, "custom object"),
-    "code as an extent": (expression_in_shape, "is code, not arithmetic"),
-    "code as a symbol": (expression_in_symbol, "is code, not arithmetic"),
-    "code as a range": (expression_in_range, "is code, not arithmetic"),
-    "code as a guard": (guard, "is code, not arithmetic"),
-    "attributes in a guard": (hidden_guard, "is code, not arithmetic"),
-    "code as a stride": (expression_in_stride, "is code, not arithmetic"),
-    "code as a name": (name_of_a_value, "no identifier"),
-    "code as a weight": (name_of_a_weight, "which no module gives"),
-    "an operator as argument": (graph(operator_as_argument), "hands over the operator"),
-    "a method of an operator": (target("torch.ops.aten.__class__.mro"), "not in the allow-list"),
-    "a loader": (target("torch.hub.load"), "no operator of torch"),
-    "a compiled library": (compiled_library, "compiled code"),
-    "source code": (compiled_source, "compiled code"),
-    "a foreign operator": (target("torch.ops.evil.run.default"), "not in the allow-list"),
-    "a function": (target("os.system"), "no operator of torch"),
-    "an attribute getter": (target("_operator.attrgetter"), "not in the allow-list"),
-    "an unknown operator": (target("torch.ops.aten.unique_dim.default"), "torch cannot read"),
-    "a short storage": (lambda f, _: f.update({"data/weights/weight_0": b"1234"}), "needs 64 byt"),
+    "a custom object": (model(custom_object), "custom object"),
+    "code as an extent": (
+        graph(
+            lambda g, payload: g["tensor_values"]["x"]["sizes"][0]["as_expr"].update(
+                expr_str=payload.expression()
+            )
+        ),
+        "is code, not arithmetic",
+    ),
+    "code as a symbol": (graph(code_in_symbol), "is code, not arithmetic"),
+    "code as a range": (
+        model(
+            lambda d, payload: d["range_constraints"].update(
+                {payload.expression(): {"min_val": 1, "max_val": 2}}
+            )
+        ),
+        "is code, not arithmetic",
+    ),
+    "code as a guard": (guard(), "is code, not arithmetic"),
+    "attributes in a guard": (  # of what a guard may name
+        guard("L.__class__.__base__.__subclasses__()"),
+        "is code, not arithmetic",
+    ),
+    "code as a stride": (graph(code_in_stride), "is code, not arithmetic"),
+    "code as a name": (graph(name_of_a_value), "no identifier"),
+    "code as a weight": (model(name_of_a_weight), "which no module gives"),
+    "an operator as argument": (
+        last_operand(-1, {"as_operator": "torch.hub.load"}),
+        "hands over the operator",
+    ),
+    "a method of an operator": (
+        last(target="torch.ops.aten.__class__.mro"),
+        "not in the allow-list",
+    ),
+    "a loader": (last(target="torch.hub.load"), "no operator of torch"),
+    "a compiled library": (
+        file("data/aotinductor/sound/sound.wrapper.so", b"\x7fELF" + b"\0" * 100),
+        "compiled code",
+    ),
+    "source code": (file("extra/sound.cpp", b"int main() { return 0; }"), "compiled code"),
+    "a foreign operator": (last(target="torch.ops.evil.run.default"), "not in the allow-list"),
+    "a function": (last(target="os.system"), "no operator of torch"),
+    "an attribute getter": (last(target="_operator.attrgetter"), "not in the allow-list"),
+    "an unknown operator": (last(target="torch.ops.aten.unique_dim.default"), "torch cannot read"),
+    "a short storage": (file("data/weights/weight_0", b"1234"), "needs 64 byt"),
     "a lying size": (weight(sizes=ints(HUGE, 4)), "needs"),
     "overflowing sizes": (weight(sizes=ints(1 << 62, 1 << 62)), "needs"),
     "a negative size": (weight(sizes=ints(-4, 4)), "not a plain strided tensor"),
@@ -273,17 +248,20 @@ CHANGES: Mapping[str, tuple[Change, str]] = {
     "overlapping strides": (weight(sizes=ints(HUGE, 4), strides=ints(0, 0)), "needs"),
     "a weight outside": (weight(path_name="../../../etc/passwd"), "outside its folder"),
     "a type that is none": (weight(dtype=99), "an element type that is not read"),
-    "no weight": (no_weight, "no file"),
-    "a fill of 2^38": (graph(fill_of_2_38), "bytes"),
+    "no weight": (lambda files, _: files.pop("data/weights/weight_0"), "no file"),
+    "a fill of 2^38": (last(target="torch.ops.aten.full.default", inputs=FILL), "bytes"),
     "a cycle": (graph(cycle), "not produced before it is read"),
-    "a value made twice": (graph(twice), "twice"),
-    "a value never made": (graph(nothing_before), "not produced before it is read"),
-    "an old schema": (edited(MODEL, lambda d: d["schema_version"].update(major=7)), "version 7"),
-    "no graph": (edited(MODEL, lambda d: d.pop("graph_module")), "malformed"),
-    "deep JSON": (deep, "not JSON"),
-    "two models": (lambda f, _: f.update({"models/b.json": b"{}"}), "2 models"),
-    "big endian": (lambda f, _: f.update({"byteorder": b"big"}), "byteorder"),
-    "a path that leaves": (second_root, "leaves it"),
+    "a value made twice": (graph(lambda g, _: g["nodes"].append(g["nodes"][0])), "twice"),
+    "a value never made": (
+        last_operand(0, {"as_tensor": {"name": "ghost"}}),
+        "not produced before it is read",
+    ),
+    "an old schema": (model(lambda d, _: d["schema_version"].update(major=7)), "version 7"),
+    "no graph": (model(lambda d, _: d.pop("graph_module")), "malformed"),
+    "deep JSON": (file(MODEL, b"[" * 200_000), "not JSON"),
+    "two models": (file("models/b.json", b"{}"), "2 models"),
+    "big endian": (file("byteorder", b"big"), "byteorder"),
+    "a path that leaves": (file("../../outside", b"x"), "leaves it"),
 }
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 
-from tests.models.graphs import as_model, graph, tensors
+from tests.models.graphs import parsed
 
 Feed = Mapping[str, np.ndarray[Any, Any]]
 
@@ -34,58 +33,43 @@ class Case:
         ]
 
 
-def whole(
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Mapping[str, Any],
-    output: Any,
-    constants: Mapping[str, Any] | None = None,
-) -> onnx.ModelProto:
-    """A model that ONNX Runtime runs whole: ``g`` is a function of its own of ``x``."""
-    own = helper.make_node("QuickGelu", ["x"], ["g"], domain="com.microsoft")
-    made = as_model(graph([own, *nodes], tensors(**inputs), tensors(y=output), constants))
-    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    return made
-
-
 def mask_of_all_rows() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Add", ["x", "mask"], ["s"]),
-        helper.make_node("Softmax", ["s"], ["y"]),
-    ]
-    inputs = tensors(x=["b", "t"], mask=[1, "t"])
-    return as_model(graph(nodes, inputs, tensors(y=["b", "t"])))
+    return parsed(
+        "(float[b, t] x, float[1, t] mask) => (float[b, t] y) { s = Add(x, mask)  y = Softmax(s) }"
+    )
 
 
 def one_name() -> onnx.ModelProto:
     """Whatever is open is called N."""
-    nodes = [
-        helper.make_node("ReduceMean", ["z"], ["m"], axes=[1], keepdims=1),
-        helper.make_node("Mul", ["x", "m"], ["y"]),
-    ]
-    inputs = tensors(x=["N", 4], z=["N", "N"])
-    return as_model(graph(nodes, inputs, tensors(y=["N", 4])))
+    return parsed(
+        """(float[N, 4] x, float[N, N] z) => (float[N, 4] y)
+        { m = ReduceMean<axes=[1], keepdims=1>(z)  y = Mul(x, m) }"""
+    )
 
 
 def products() -> onnx.ModelProto:
-    """As ``one_name``, run whole."""
-    nodes = [
-        helper.make_node("Transpose", ["z"], ["zt"], perm=[1, 0]),
-        helper.make_node("MatMul", ["g", "zt"], ["y"]),
-    ]
-    return whole(nodes, {"x": ["N", "N"], "z": ["N", "N"]}, ["N", "N"])
+    """As ``one_name``, run whole: it has an operator of ONNX Runtime's own."""
+    return parsed(
+        """(float[N, N] x, float[N, N] z) => (float[N, N] y) {
+          g = com.microsoft.QuickGelu(x)  t = Transpose<perm=[1, 0]>(z)  y = MatMul(g, t) }"""
+    )
 
 
 def first_300() -> onnx.ModelProto:
     """An extent that is 300 at all lengths that an import tries."""
-    node = helper.make_node("Slice", ["g", "from", "to", "along"], ["y"])
-    constants = {"from": np.array([0]), "to": np.array([300]), "along": np.array([1])}
-    return whole([node], {"x": ["b", "n"]}, ["b", "m"], constants)
+    return parsed(
+        """(float[b, n] x) => (float[b, m] y)
+        { g = com.microsoft.QuickGelu(x)  y = Slice(g, begin, end, along) }""",
+        {"begin": [0], "end": [300], "along": [1]},
+    )
 
 
 def another_number() -> onnx.ModelProto:
     """The file states an extent that is right for 512 columns only."""
-    node = helper.make_node("Concat", ["g", "g"], ["y"], axis=1)
-    return whole([node], {"x": ["b", "n"]}, ["b", 1024])
+    return parsed(
+        """(float[b, n] x) => (float[b, 1024] y)
+        { g = com.microsoft.QuickGelu(x)  y = Concat<axis=1>(g, g) }"""
+    )
 
 
 CASES = {

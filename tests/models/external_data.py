@@ -6,23 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
+
+from tests.models.graphs import parsed
 
 
 def names_data(*locations: str) -> bytes:
     """A model of a few hundred bytes with a weight in each of these places."""
-    nodes, weights = [], []
+    outputs = ", ".join(f"float[n, 4] y{number}" for number in range(len(locations)))
+    nodes = " ".join(f"y{number} = Add(x, w{number})" for number in range(len(locations)))
+    made = parsed(f"(float[n, 4] x) => ({outputs}) {{ {nodes} }}")
     for number, location in enumerate(locations):
-        tensor = TensorProto(name=f"w{number}", data_type=TensorProto.FLOAT, dims=[4])
+        tensor = made.graph.initializer.add(name=f"w{number}", data_type=1, dims=[4])
         tensor.data_location = TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value=location)
-        weights.append(tensor)
-        nodes.append(helper.make_node("Add", ["x", tensor.name], [f"y{number}"]))
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
-    outputs = [helper.make_tensor_value_info(f"y{n}", TensorProto.FLOAT, ["n", 4])
-               for n in range(len(nodes))]  # fmt: skip
-    graph = helper.make_graph(nodes, "names", [x], outputs, weights)
-    return helper.make_model(graph).SerializeToString()
+    return made.SerializeToString()
 
 
 def in_several_files(folder: Path, file: str = "model.onnx", *names: str) -> Path:
@@ -45,16 +43,11 @@ def in_several_files(folder: Path, file: str = "model.onnx", *names: str) -> Pat
         for key, value in entries.items():
             tensor.external_data.add(key=key, value=str(value))
         weights.append(tensor)
-    nodes = [
-        helper.make_node("Conv", ["x", "a"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("Conv", ["r", "b"], ["y"], pads=[1, 1, 1, 1]),
-    ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 16, 16])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8, 16, 16])
-    opset = [helper.make_opsetid("", 17)]
-    graph = helper.make_graph(nodes, "several", [x], [y], weights)
-    model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    model = parsed(
+        """(float[n, 3, 16, 16] x) => (float[n, 8, 16, 16] y) {
+          c = Conv<pads=[1, 1, 1, 1]>(x, a)  r = Relu(c)  y = Conv<pads=[1, 1, 1, 1]>(r, b) }""",
+        {tensor.name: tensor for tensor in weights},
+    )
     path = folder / file
     onnx.save(model, path)
     return path

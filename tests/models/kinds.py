@@ -5,20 +5,19 @@ KINDS: name ──> Kind(model, requests)      ONNX Runtime on the same file is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+import onnxruntime
+from onnx import TensorProto, helper
+
+from tests.models.graphs import parsed
 
 Feed = Mapping[str, np.ndarray[Any, Any]]
-Declared = Mapping[str, tuple[int, Sequence[int | str | None]]]
-
-F, N, L, B = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
-CONTRIBUTED = "com.microsoft"
-node = helper.make_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,639 +43,298 @@ def narrow(values: Any) -> np.ndarray[Any, Any]:
     return np.array(values, np.int32)
 
 
-def _declared(tensors: Declared) -> list[onnx.ValueInfoProto]:
-    return [
-        helper.make_tensor_value_info(name, dtype, shape)
-        for name, (dtype, shape) in tensors.items()
-    ]
-
-
-def model(
-    nodes: Sequence[NodeProto],
-    inputs: Declared,
-    outputs: Declared,
+def of(
+    text: str,
+    feeds: Sequence[Mapping[str, Any]],
     constants: Mapping[str, Any] | None = None,
     opset: int = 17,
-) -> bytes:
-    """A model; constants are arrays, or tensors of types that numpy lacks."""
-    given = [
-        value
-        if isinstance(value, onnx.TensorProto)
-        else numpy_helper.from_array(np.array(value), name)
-        for name, value in (constants or {}).items()
-    ]
-    made = helper.make_graph(
-        list(nodes),
-        "kind",
-        _declared(inputs),
-        _declared(outputs),
-        given,
-    )
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(CONTRIBUTED, 1)]
-    return helper.make_model(made, opset_imports=opsets, ir_version=10).SerializeToString()
+    **more: Any,
+) -> Kind:
+    """A kind by its text; constants and requests are arrays, or lists of integers."""
+    model = parsed(text, constants, opset).SerializeToString()
+    arrays = [{name: np.asarray(value) for name, value in feed.items()} for feed in feeds]
+    return Kind(model, arrays, **more)
 
 
-KINDS: dict[str, Callable[[], Kind]] = {}
+def each(name: str, *values: Any, **same: Any) -> list[dict[str, Any]]:
+    """Requests that differ in one input."""
+    return [{**same, name: value} for value in values]
 
 
-def kind(make: Callable[[], Kind]) -> Callable[[], Kind]:
-    KINDS[make.__name__.replace("_", " ").strip()] = make
-    return make
-
-
-# Lengths that follow the content.
-
-
-@kind
-def a_detector_that_finds_nothing() -> Kind:
-    nodes = [
-        node("Conv", ["x", "w"], ["c"], strides=[4, 4]),
-        node("Sigmoid", ["c"], ["s"]),
-        node("Reshape", ["s", "flat"], ["f"]),
-        node("Transpose", ["f"], ["t"], perm=[0, 2, 1]),
-        node("Slice", ["t", "i0", "i4", "i2"], ["boxes"]),
-        node("Slice", ["f", "i4", "i5", "i1"], ["scores"]),
-        node("NonMaxSuppression", ["boxes", "scores", "most", "iou", "least"], ["found"]),
-        node("Gather", ["found", "columns"], ["at"], axis=1),
-        node("GatherND", ["boxes", "at"], ["y"]),
-    ]
-    constants = {
-        "w": drawn(0, 5, 3, 4, 4) * np.float32(0.2),
-        "flat": [0, 5, -1],
-        **{f"i{number}": [number] for number in (0, 1, 2, 4, 5)},
-        "most": [50],
-        "iou": floats([0.6]),
-        "least": floats([0.5]),
-        "columns": [0, 2],
-    }
-    made = model(nodes, {"x": (F, ["b", 3, 32, 32])}, {"y": (F, ["n", 4])}, constants)
-    nothing = -50 * np.sign(drawn(1, 1, 3, 1, 1)) + np.zeros((1, 3, 32, 32), np.float32)
-    return Kind(made, [{"x": x} for x in (drawn(2, 1, 3, 32, 32), nothing, drawn(3, 3, 3, 32, 32))])
-
-
-@kind
-def positions_of_what_is_not_zero() -> Kind:
-    made = model([node("NonZero", ["x"], ["y"])], {"x": (F, ["n", 4])}, {"y": (L, [2, "k"])})
-    large = np.ones((3000, 4), np.float32)  # more than there was room for
-    return Kind(made, [{"x": x} for x in (drawn(0, 3, 4), large, np.zeros((2, 4), np.float32))])
-
-
-@kind
-def unique_values() -> Kind:
-    made = model(
-        [node("Unique", ["x"], ["y", "at", "back", "count"])],
-        {"x": (L, ["n"])},
-        {"y": (L, ["k"]), "at": (L, ["k"]), "back": (L, ["n"]), "count": (L, ["k"])},
-    )
-    return Kind(made, [{"x": np.array(x)} for x in ([3, 1, 3, 2], [7] * 9, [5])])
-
-
-@kind
-def rows_that_a_condition_keeps() -> Kind:
-    made = model(
-        [node("Compress", ["x", "keep"], ["y"], axis=0)],
-        {"x": (F, ["n", 4]), "keep": (B, ["n"])},
-        {"y": (F, ["k", 4])},
-    )
-    x = drawn(0, 3, 4)
-    return Kind(made, [{"x": x, "keep": np.array(k)} for k in ([True, False, True], [False] * 3)])
-
-
-def _loop(nodes: Sequence[NodeProto]) -> onnx.GraphProto:
-    return helper.make_graph(
-        [node("Identity", ["go"], ["on"]), *nodes],
-        "body",
-        [
-            helper.make_tensor_value_info("i", L, []),
-            helper.make_tensor_value_info("go", B, []),
-            helper.make_tensor_value_info("v", F, None),
-        ],
-        [
-            helper.make_tensor_value_info("on", B, []),
-            helper.make_tensor_value_info("u", F, None),
-            helper.make_tensor_value_info("s", F, None),
-        ],
-    )
-
-
-@kind
-def a_loop_with_turns_from_an_input() -> Kind:
-    body = _loop([node("Add", ["v", "one"], ["u"]), node("Mul", ["v", "v"], ["s"])])
-    made = model(
-        [node("Loop", ["turns", "", "x"], ["last", "y"], body=body)],
-        {"x": (F, ["n"]), "turns": (L, [])},
-        {"last": (F, ["n"]), "y": (F, ["k", "n"])},
+LENGTHS_BY_CONTENT = {
+    "a detector that finds nothing": of(
+        """(float[b, 3, 32, 32] x) => (float[n, 4] y) {
+          c = Conv<strides=[4, 4]>(x, w)  s = Sigmoid(c)  f = Reshape(s, flat)
+          t = Transpose<perm=[0, 2, 1]>(f)
+          boxes = Slice(t, i0, i4, i2)  scores = Slice(f, i4, i5, i1)
+          found = NonMaxSuppression(boxes, scores, most, iou, least)
+          at = Gather<axis=1>(found, columns)  y = GatherND(boxes, at) }""",
+        each(
+            "x",
+            drawn(2, 1, 3, 32, 32),
+            -50 * np.sign(drawn(1, 1, 3, 1, 1)) + np.zeros((1, 3, 32, 32), np.float32),
+            drawn(3, 3, 3, 32, 32),
+        ),
+        {
+            "w": drawn(0, 5, 3, 4, 4) * np.float32(0.2),
+            "flat": [0, 5, -1],
+            **{f"i{number}": [number] for number in (0, 1, 2, 4, 5)},
+            "most": [50],
+            "iou": floats([0.6]),
+            "least": floats([0.5]),
+            "columns": [0, 2],
+        },
+    ),
+    "positions of what is not zero": of(
+        "(float[n, 4] x) => (int64[2, k] y) { y = NonZero(x) }",
+        each(
+            "x",
+            drawn(0, 3, 4),
+            np.ones((3000, 4), np.float32),  # more than there was room for
+            np.zeros((2, 4), np.float32),
+        ),
+    ),
+    "unique values": of(
+        """(int64[n] x) => (int64[k] y, int64[k] at, int64[n] back, int64[k] count)
+        { y, at, back, count = Unique(x) }""",
+        each("x", [3, 1, 3, 2], [7] * 9, [5]),
+    ),
+    "rows that a condition keeps": of(
+        "(float[n, 4] x, bool[n] keep) => (float[k, 4] y) { y = Compress<axis=0>(x, keep) }",
+        each("keep", [True, False, True], [False] * 3, x=drawn(0, 3, 4)),
+    ),
+    "a loop with turns from an input": of(
+        """(float[n] x, int64 turns) => (float[n] last, float[k, n] y) {
+          last, y = Loop<body = turn (int64 i, bool go, float[] v)
+            => (bool on, float[] u, float[] s)
+            { on = Identity(go)  u = Add(v, one)  s = Mul(v, v) }>(turns, , x) }""",
+        each("turns", 4, 1, 0, x=drawn(0, 3)),
         {"one": np.float32(1)},
-    )
-    return Kind(made, [{"x": drawn(0, 3), "turns": np.array(t)} for t in (4, 1, 0)])
-
-
-@kind
-def a_loop_that_grows_what_it_carries() -> Kind:
-    body = _loop([node("Concat", ["v", "one"], ["u"], axis=0), node("Identity", ["one"], ["s"])])
-    made = model(
-        [node("Loop", ["turns", "", "x"], ["y", "ones"], body=body)],
-        {"x": (F, ["n"]), "turns": (L, [])},
-        {"y": (F, ["k"])},
+    ),
+    "a loop that grows what it carries": of(
+        """(float[n] x, int64 turns) => (float[k] y) {
+          y, ones = Loop<body = turn (int64 i, bool go, float[] v)
+            => (bool on, float[] u, float[] s)
+            { on = Identity(go)  u = Concat<axis=0>(v, one)  s = Identity(one) }>(turns, , x) }""",
+        each("turns", 4, 1, 0, x=drawn(0, 3)),
         {"one": floats([1])},
-    )
-    return Kind(made, [{"x": drawn(0, 3), "turns": np.array(t)} for t in (4, 1, 0)])
-
-
-@kind
-def a_scan() -> Kind:
-    body = helper.make_graph(
-        [node("Add", ["s", "x"], ["t"]), node("Identity", ["t"], ["y"])],
-        "body",
-        [helper.make_tensor_value_info(name, F, [2]) for name in "sx"],
-        [helper.make_tensor_value_info(name, F, [2]) for name in "ty"],
-    )
-    made = model(
-        [node("Scan", ["start", "x"], ["last", "y"], body=body, num_scan_inputs=1)],
-        {"x": (F, ["n", 2])},
-        {"last": (F, [2]), "y": (F, ["n", 2])},
+    ),
+    "a scan": of(
+        """(float[n, 2] x) => (float[2] last, float[n, 2] y) {
+          last, y = Scan<num_scan_inputs=1, body = step (float[2] s, float[2] v)
+            => (float[2] t, float[2] u) { t = Add(s, v)  u = Identity(t) }>(start, x) }""",
+        each("x", drawn(0, 5, 2), drawn(0, 1, 2)),
         {"start": np.zeros(2, np.float32)},
-    )
-    return Kind(made, [{"x": drawn(0, n, 2)} for n in (5, 1)])
-
-
-@kind
-def a_branch_with_another_rank() -> Kind:
-    def arm(made: NodeProto) -> onnx.GraphProto:
-        return helper.make_graph([made], "arm", [], [helper.make_tensor_value_info("r", F, None)])
-
-    made = model(
-        [
-            node("ReduceMax", ["x"], ["most"], keepdims=0),
-            node("Greater", ["most", "one"], ["bright"]),
-            node(
-                "If",
-                ["bright"],
-                ["y"],
-                then_branch=arm(node("ReduceSum", ["x"], ["r"], keepdims=0)),
-                else_branch=arm(node("Neg", ["x"], ["r"])),
-            ),
-        ],
-        {"x": (F, ["n", 4])},
-        {"y": (F, None)},  # type: ignore[dict-item]
+    ),
+    "a branch with another rank": of(
+        """(float[n, 4] x) => (float[] y) {
+          most = ReduceMax<keepdims=0>(x)  bright = Greater(most, one)
+          y = If<then_branch = sum () => (float[] r) { r = ReduceSum<keepdims=0>(x) },
+                 else_branch = turn () => (float[] e) { e = Neg(x) }>(bright) }""",
+        each("x", *(np.full((2, 4), x, np.float32) for x in (0.5, 3))),
         {"one": np.float32(1)},
-    )
-    return Kind(made, [{"x": np.full((2, 4), x, np.float32)} for x in (0.5, 3)])
+    ),
+}
 
-
-# Nothing, in and out.
-
-
-@kind
-def a_decoder_with_an_empty_cache() -> Kind:
-    made = model(
+NOTHING = {
+    "a decoder with an empty cache": of(
+        """(float[b, 2, past, 4] past, float[b, 2, seq, 4] x)
+        => (float[b, 2, seq, 4] y, float[b, 2, total, 4] present) {
+          present = Concat<axis=2>(past, x)  t = Transpose<perm=[0, 1, 3, 2]>(present)
+          s = MatMul(x, t)  p = Softmax(s)  y = MatMul(p, present) }""",
         [
-            node("Concat", ["past", "x"], ["present"], axis=2),
-            node("Transpose", ["present"], ["t"], perm=[0, 1, 3, 2]),
-            node("MatMul", ["x", "t"], ["s"]),
-            node("Softmax", ["s"], ["p"]),
-            node("MatMul", ["p", "present"], ["y"]),
+            {"past": np.zeros((1, 2, 0, 4), np.float32), "x": drawn(0, 1, 2, 5, 4)},
+            {"past": drawn(1, 1, 2, 3, 4), "x": drawn(0, 1, 2, 5, 4)},
+            {"past": np.zeros((2, 2, 0, 4), np.float32), "x": drawn(2, 2, 2, 1, 4)},
         ],
-        {"past": (F, ["b", 2, "past", 4]), "x": (F, ["b", 2, "seq", 4])},
-        {"y": (F, ["b", 2, "seq", 4]), "present": (F, ["b", 2, "total", 4])},
-    )
-    pasts = (np.zeros((1, 2, 0, 4), np.float32), drawn(1, 1, 2, 3, 4))
-    feeds = [{"past": past, "x": drawn(0, 1, 2, 5, 4)} for past in pasts]
-    two = {"past": np.zeros((2, 2, 0, 4), np.float32), "x": drawn(2, 2, 2, 1, 4)}
-    shapes = {"past": (1, 2, 3, 4), "x": (1, 2, 1, 4)}
-    return Kind(made, [*feeds, two], shapes=shapes)
-
-
-@kind
-def no_rows() -> Kind:
-    made = model(
-        [node("Gemm", ["x", "w"], ["h"]), node("Relu", ["h"], ["y"])],
-        {"x": (F, ["b", 4])},
-        {"y": (F, ["b", 3])},
+        shapes={"past": (1, 2, 3, 4), "x": (1, 2, 1, 4)},
+    ),
+    "no rows": of(
+        "(float[b, 4] x) => (float[b, 3] y) { h = Gemm(x, w)  y = Relu(h) }",
+        each("x", drawn(1, 0, 4), drawn(1, 2, 4)),
         {"w": drawn(0, 4, 3)},
-    )
-    return Kind(made, [{"x": drawn(1, rows, 4)} for rows in (0, 2)])
-
-
-@kind
-def no_rows_of_integers() -> Kind:
-    made = model(
-        [node("Gather", ["w", "x"], ["y"])],
-        {"x": (L, ["b", 4])},
-        {"y": (F, ["b", 4, 3])},
+    ),
+    "no rows of integers": of(
+        "(int64[b, 4] x) => (float[b, 4, 3] y) { y = Gather(w, x) }",
+        each("x", *(np.zeros((rows, 4), np.int64) for rows in (0, 2))),
         {"w": drawn(0, 9, 3)},
-    )
-    return Kind(made, [{"x": np.zeros((rows, 4), np.int64)} for rows in (0, 2)])
-
-
-@kind
-def a_reshape_of_nothing() -> Kind:
-    made = model(
-        [node("Reshape", ["x", "shape"], ["r"], allowzero=1), node("Relu", ["r"], ["y"])],
-        {"x": (F, ["n", "m"])},
-        {"y": (F, [None, None])},
+    ),
+    "a reshape of nothing": of(
+        "(float[n, m] x) => (float[?, ?] y) { r = Reshape<allowzero=1>(x, shape)  y = Relu(r) }",
+        each("x", drawn(0, 3, 4), drawn(0, 3, 0), drawn(0, 0, 4)),
         {"shape": [-1, 2]},
-    )
-    return Kind(made, [{"x": drawn(0, *shape)} for shape in ((3, 4), (3, 0), (0, 4))])
-
-
-@kind
-def a_choice_between_nothings() -> Kind:
-    made = model(
-        [node("Where", ["c", "x", "z"], ["w"]), node("ReduceSum", ["w"], ["y"], keepdims=0)],
-        {"c": (B, ["n", "m"]), "x": (F, ["n", "m"])},
-        {"y": (F, [])},
+    ),
+    "a choice between nothings": of(
+        """(bool[n, m] c, float[n, m] x) => (float y)
+        { w = Where(c, x, z)  y = ReduceSum<keepdims=0>(w) }""",
+        [{"c": drawn(0, *s) > 0, "x": drawn(1, *s)} for s in ((2, 3), (2, 0))],
         {"z": np.float32(2)},
-    )
-    shapes = ((2, 3), (2, 0))
-    return Kind(made, [{"c": drawn(0, *s) > 0, "x": drawn(1, *s)} for s in shapes])
-
-
-@kind
-def regions_of_an_image() -> Kind:
-    made = model(
-        [node("RoiAlign", ["x", "rois", "batch"], ["y"], output_height=2, output_width=2)],
-        {"x": (F, [1, 3, 8, 8]), "rois": (F, ["n", 4]), "batch": (L, ["n"])},
-        {"y": (F, ["n", 3, 2, 2])},
-    )
-    regions = floats([[0, 0, 4, 4], [1, 1, 6, 7]])
-    return Kind(
-        made,
+    ),
+    "regions of an image": of(
+        """(float[1, 3, 8, 8] x, float[n, 4] rois, int64[n] batch) => (float[n, 3, 2, 2] y)
+        { y = RoiAlign<output_height=2, output_width=2>(x, rois, batch) }""",
         [
-            {"x": drawn(0, 1, 3, 8, 8), "rois": regions[:n], "batch": np.zeros(n, np.int64)}
+            {
+                "x": drawn(0, 1, 3, 8, 8),
+                "rois": floats([[0, 0, 4, 4], [1, 1, 6, 7]])[:n],
+                "batch": np.zeros(n, np.int64),
+            }
             for n in (2, 1, 0)
         ],
-    )
-
-
-@kind
-def an_input_of_declared_length_zero() -> Kind:
-    made = model(
-        [node("Concat", ["x", "none"], ["y"], axis=1)],
-        {"x": (F, ["n", 2])},
-        {"y": (F, ["n", 2])},
+    ),
+    "a constant of length zero": of(
+        "(float[n, 2] x) => (float[n, 2] y) { y = Concat<axis=1>(x, none) }",
+        each("x", drawn(0, 1, 2)),
         {"none": np.zeros((1, 0), np.float32)},
-    )
-    return Kind(made, [{"x": drawn(0, 1, 2)}])
-
-
-# Sizes from inputs.
-
-
-@kind
-def the_largest_k() -> Kind:
-    made = model(
-        [node("TopK", ["x", "k"], ["y", "at"], axis=1)],
-        {"x": (F, ["n", 6]), "k": (L, [1])},
-        {"y": (F, ["n", "k"]), "at": (L, ["n", "k"])},
-    )
-    return Kind(made, [{"x": drawn(0, 2, 6), "k": np.array([k])} for k in (3, 1, 6, 0)])
-
-
-@kind
-def a_size_to_resize_to() -> Kind:
-    made = model(
-        [node("Resize", ["x", "", "", "size"], ["y"], mode="linear")],
-        {"x": (F, [1, 2, 4, 4]), "size": (L, [4])},
-        {"y": (F, [None] * 4)},
-    )
-    sizes = ([1, 2, 8, 8], [1, 2, 3, 5])
-    return Kind(made, [{"x": drawn(0, 1, 2, 4, 4), "size": np.array(s)} for s in sizes])
-
-
-@kind
-def sizes_to_split_into() -> Kind:
-    made = model(
-        [node("Split", ["x", "sizes"], ["a", "b"], axis=1)],
-        {"x": (F, ["n", 6]), "sizes": (L, [2])},
-        {"a": (F, ["n", None]), "b": (F, ["n", None])},
-    )
-    return Kind(made, [{"x": drawn(0, 2, 6), "sizes": np.array(s)} for s in ([2, 4], [0, 6])])
-
-
-@kind
-def a_shape_to_reshape_to() -> Kind:
-    made = model(
-        [node("Reshape", ["x", "shape"], ["y"])],
-        {"x": (F, ["n", 6]), "shape": (L, [2])},
-        {"y": (F, [None, None])},
-    )
-    return Kind(made, [{"x": drawn(0, 2, 6), "shape": np.array(s)} for s in ([4, 3], [-1, 2])])
-
-
-@kind
-def a_range_to_an_input() -> Kind:
-    made = model(
-        [node("Range", ["zero", "n", "one"], ["r"]), node("Mul", ["r", "r"], ["y"])],
-        {"n": (L, [])},
-        {"y": (L, ["k"])},
-        {"zero": 0, "one": 1},
-    )
-    return Kind(made, [{"n": np.array(n)} for n in (5, 0)])
-
-
-@kind
-def pads_from_an_input() -> Kind:
-    made = model(
-        [node("Pad", ["x", "pads"], ["y"])],
-        {"x": (F, ["n", 3]), "pads": (L, [4])},
-        {"y": (F, [None, None])},
-    )
-    return Kind(made, [{"x": drawn(0, 2, 3), "pads": np.array(p)} for p in ([0, 1, 1, 0], [0] * 4)])
-
-
-@kind
-def a_slice_between_inputs() -> Kind:
-    made = model(
-        [node("Slice", ["x", "begin", "end"], ["y"])],
-        {"x": (F, ["n", 3]), "begin": (L, [1]), "end": (L, [1])},
-        {"y": (F, [None, 3])},
-    )
-    ends = ((0, 2), (1, 1))
-    return Kind(
-        made, [{"x": drawn(0, 4, 3), "begin": np.array([b]), "end": np.array([e])} for b, e in ends]
-    )
-
-
-# Content that not every value is.
-
-
-@kind
-def a_remainder_by_an_input() -> Kind:
-    made = model(
-        [node("Mod", ["x", "d"], ["y"])], {"x": (L, ["n"]), "d": (L, ["n"])}, {"y": (L, ["n"])}
-    )
-    return Kind(made, [{"x": np.array([7, -7, 5]), "d": np.array([3, 3, -2])}])
-
-
-@kind
-def a_quotient_by_an_input() -> Kind:
-    made = model(
-        [node("Sub", ["d", "one"], ["e"]), node("Div", ["x", "e"], ["y"])],
-        {"x": (N, ["n"]), "d": (N, ["n"])},
-        {"y": (N, ["n"])},
-        {"one": np.int32(1)},
-    )
-    return Kind(made, [{"x": narrow([7, -7, 5]), "d": narrow([4, 3, -2])}])
-
-
-@kind
-def a_decoder_with_lengths_as_inputs() -> Kind:
-    heads, few, size = 4, 2, 16
-    made = model(
-        [
-            node(
-                "GroupQueryAttention",
-                ["q", "k", "v", "pk", "pv", "lengths", "total"],
-                ["y", "k2", "v2"],
-                domain=CONTRIBUTED,
-                num_heads=heads,
-                kv_num_heads=few,
-            )
-        ],
-        {
-            "q": (F, ["b", "s", heads * size]),
-            **{name: (F, ["b", "s", few * size]) for name in "kv"},
-            **{name: (F, ["b", few, "p", size]) for name in ("pk", "pv")},
-            "lengths": (N, ["b"]),
-            "total": (N, [1]),
-        },
-        {
-            "y": (F, ["b", "s", heads * size]),
-            **{name: (F, ["b", few, "t", size]) for name in ("k2", "v2")},
-        },
-    )
-    feeds = []
-    for past in (3, 5):
-        shapes: dict[str, tuple[int, ...]] = {"q": (1, 1, 64), "k": (1, 1, 32), "v": (1, 1, 32)}
-        shapes |= dict.fromkeys(("pk", "pv"), (1, few, past, size))
-        floats = {name: drawn(past, *shape) for name, shape in shapes.items()}
-        feeds.append({**floats, "lengths": narrow([past]), "total": narrow([past + 1])})
-    return Kind(made, feeds, shapes={"q": (1, 1, 64), "pk": (1, few, 3, size)})
-
-
-@kind
-def a_length_of_a_sequence() -> Kind:
-    made = model(
-        [node("LSTM", ["x", "w", "r", "", "lengths"], ["y"], hidden_size=4)],
-        {"x": (F, [5, "b", 3]), "lengths": (N, ["b"])},
-        {"y": (F, [5, 1, "b", 4])},
-        {"w": drawn(0, 1, 16, 3), "r": drawn(1, 1, 16, 4)},
-    )
-    return Kind(made, [{"x": drawn(2, 5, 2, 3), "lengths": narrow([5, 2])}])
-
-
-@kind
-def noise_like_an_input() -> Kind:
-    made = model(
-        [node("RandomNormalLike", ["x"], ["r"]), node("Add", ["x", "r"], ["y"])],
-        {"x": (F, ["n", 4])},
-        {"y": (F, ["n", 4])},
-    )
-    return Kind(made, [{"x": drawn(0, 2, 4)}], is_random=True)
-
-
-@kind
-def draws() -> Kind:
-    made = model(
-        [node("Bernoulli", ["x"], ["y"]), node("Multinomial", ["x"], ["z"], sample_size=3)],
-        {"x": (F, ["n", 4])},
-        {"y": (F, ["n", 4]), "z": (N, ["n", 3])},
-    )
-    return Kind(made, [{"x": np.full((2, 4), 0.5, np.float32)}], is_random=True)
-
-
-@kind
-def dropout_as_in_training() -> Kind:
-    made = model(
-        [node("Dropout", ["x", "ratio", "training"], ["y"])],
-        {"x": (F, ["n", 4])},
-        {"y": (F, ["n", 4])},
-        {"ratio": np.float32(0.5), "training": True},
-    )
-    return Kind(made, [{"x": drawn(0, 2, 4)}], is_random=True)
-
-
-# Windows beyond the data.
-
-
-@kind
-def an_average_with_a_kernel_larger_than_the_image() -> Kind:
-    made = model(
-        [
-            node(
-                "AveragePool",
-                ["x"],
-                ["y"],
-                kernel_shape=[1280] * 2,
-                strides=[1280] * 2,
-                ceil_mode=1,
-            )
-        ],
-        {"x": (F, ["b", 8, 7, 7])},
-        {"y": (F, ["b", 8, 1, 1])},
-    )
-    return Kind(made, [{"x": drawn(0, 2, 8, 7, 7)}])
-
-
-def _pool(op_type: str, **attributes: Any) -> Kind:
-    made = model(
-        [node(op_type, ["x"], ["y"], **attributes)],
-        {"x": (F, ["b", 2, 9, 9])},
-        {"y": (F, ["b", 2, None, None])},
-        opset=19,
-    )
-    return Kind(made, [{"x": drawn(0, 2, 2, 9, 9)}])
-
-
-POOLS: Mapping[str, Mapping[str, Any]] = {
-    "an average that counts its padding": {
-        "op_type": "AveragePool",
-        "kernel_shape": [3, 3],
-        "pads": [1, 1, 2, 2],
-        "count_include_pad": 1,
-        "ceil_mode": 1,
-        "strides": [2, 2],
-    },
-    "a maximum far apart": {
-        "op_type": "MaxPool",
-        "kernel_shape": [2, 2],
-        "dilations": [5, 5],
-        "ceil_mode": 1,
-        "strides": [3, 3],
-    },
-    "a maximum of the same size": {
-        "op_type": "MaxPool",
-        "kernel_shape": [4, 4],
-        "auto_pad": "SAME_UPPER",
-        "strides": [2, 2],
-    },
-    "a norm": {
-        "op_type": "LpPool",
-        "kernel_shape": [8, 8],
-        "p": 3,
-        "pads": [3, 3, 3, 3],
-        "strides": [2, 2],
-    },
+    ),
 }
-for _name, _attributes in POOLS.items():
-    KINDS[_name] = lambda attributes=_attributes: _pool(**attributes)  # type: ignore[misc]
+
+SIZES_FROM_INPUTS = {
+    "the largest k": of(
+        "(float[n, 6] x, int64[1] k) => (float[n, k] y, int64[n, k] at) "
+        "{ y, at = TopK<axis=1>(x, k) }",
+        each("k", [3], [1], [6], [0], x=drawn(0, 2, 6)),
+    ),
+    "a size to resize to": of(
+        """(float[1, 2, 4, 4] x, int64[4] size) => (float[?, ?, ?, ?] y)
+        { y = Resize<mode="linear">(x, , , size) }""",
+        each("size", [1, 2, 8, 8], [1, 2, 3, 5], x=drawn(0, 1, 2, 4, 4)),
+    ),
+    "sizes to split into": of(
+        """(float[n, 6] x, int64[2] sizes) => (float[n, ?] a, float[n, ?] b)
+        { a, b = Split<axis=1>(x, sizes) }""",
+        each("sizes", [2, 4], [0, 6], x=drawn(0, 2, 6)),
+    ),
+    "a shape to reshape to": of(
+        "(float[n, 6] x, int64[2] shape) => (float[?, ?] y) { y = Reshape(x, shape) }",
+        each("shape", [4, 3], [-1, 2], x=drawn(0, 2, 6)),
+    ),
+    "a range to an input": of(
+        "(int64 n) => (int64[k] y) { r = Range(zero, n, one)  y = Mul(r, r) }",
+        each("n", 5, 0),
+        {"zero": 0, "one": 1},
+    ),
+    "pads from an input": of(
+        "(float[n, 3] x, int64[4] pads) => (float[?, ?] y) { y = Pad(x, pads) }",
+        each("pads", [0, 1, 1, 0], [0] * 4, x=drawn(0, 2, 3)),
+    ),
+    "a slice between inputs": of(
+        "(float[n, 3] x, int64[1] begin, int64[1] end) => (float[?, 3] y) "
+        "{ y = Slice(x, begin, end) }",
+        [{"x": drawn(0, 4, 3), "begin": [b], "end": [e]} for b, e in ((0, 2), (1, 1))],
+    ),
+}
+
+CONTENT_THAT_NOT_EVERY_VALUE_IS = {
+    "a remainder by an input": of(
+        "(int64[n] x, int64[n] d) => (int64[n] y) { y = Mod(x, d) }",
+        [{"x": [7, -7, 5], "d": [3, 3, -2]}],
+    ),
+    "a quotient by an input": of(
+        "(int32[n] x, int32[n] d) => (int32[n] y) { e = Sub(d, one)  y = Div(x, e) }",
+        [{"x": narrow([7, -7, 5]), "d": narrow([4, 3, -2])}],
+        {"one": np.int32(1)},
+    ),
+    "a decoder with lengths as inputs": of(
+        """(float[b, s, 64] q, float[b, s, 32] k, float[b, s, 32] v, float[b, 2, p, 16] pk,
+            float[b, 2, p, 16] pv, int32[b] lengths, int32[1] total)
+        => (float[b, s, 64] y, float[b, 2, t, 16] k2, float[b, 2, t, 16] v2) {
+          y, k2, v2 = com.microsoft.GroupQueryAttention<num_heads=4, kv_num_heads=2>
+            (q, k, v, pk, pv, lengths, total) }""",
+        [
+            {
+                "q": drawn(past, 1, 1, 64),
+                **{name: drawn(past, 1, 1, 32) for name in "kv"},
+                **{name: drawn(past, 1, 2, past, 16) for name in ("pk", "pv")},
+                "lengths": narrow([past]),
+                "total": narrow([past + 1]),
+            }
+            for past in (3, 5)
+        ],
+        shapes={"q": (1, 1, 64), "pk": (1, 2, 3, 16)},
+    ),
+    "a length of a sequence": of(
+        """(float[5, b, 3] x, int32[b] lengths) => (float[5, 1, b, 4] y)
+        { y = LSTM<hidden_size=4>(x, w, r, , lengths) }""",
+        [{"x": drawn(2, 5, 2, 3), "lengths": narrow([5, 2])}],
+        {"w": drawn(0, 1, 16, 3), "r": drawn(1, 1, 16, 4)},
+    ),
+    "noise like an input": of(
+        "(float[n, 4] x) => (float[n, 4] y) { r = RandomNormalLike(x)  y = Add(x, r) }",
+        each("x", drawn(0, 2, 4)),
+        is_random=True,
+    ),
+    "draws": of(
+        """(float[n, 4] x) => (float[n, 4] y, int32[n, 3] z)
+        { y = Bernoulli(x)  z = Multinomial<sample_size=3>(x) }""",
+        each("x", np.full((2, 4), 0.5, np.float32)),
+        is_random=True,
+    ),
+    "dropout as in training": of(
+        "(float[n, 4] x) => (float[n, 4] y) { y = Dropout(x, ratio, training) }",
+        each("x", drawn(0, 2, 4)),
+        {"ratio": np.float32(0.5), "training": True},
+        is_random=True,
+    ),
+}
 
 
-@kind
-def a_transposed_convolution_of_a_stated_size() -> Kind:
-    made = model(
-        [node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], output_shape=[7, 7])],
-        {"x": (F, ["b", 2, 3, 3])},
-        {"y": (F, ["b", 1, None, None])},
+def pool(node: str) -> Kind:
+    text = f"(float[b, 2, 9, 9] x) => (float[b, 2, ?, ?] y) {{ y = {node}(x) }}"
+    return of(text, each("x", drawn(0, 2, 2, 9, 9)), opset=19)
+
+
+def transposed(attributes: str) -> Kind:
+    return of(
+        f"""(float[b, 2, 3, 3] x) => (float[b, 1, ?, ?] y)
+        {{ y = ConvTranspose<{attributes}>(x, w) }}""",
+        each("x", drawn(1, 2, 2, 3, 3)),
         {"w": drawn(0, 2, 1, 3, 3)},
     )
-    return Kind(made, [{"x": drawn(1, 2, 2, 3, 3)}])
 
 
-@kind
-def a_transposed_convolution_of_the_same_size() -> Kind:
-    made = model(
-        [
-            node(
-                "ConvTranspose",
-                ["x", "w"],
-                ["y"],
-                strides=[2, 2],
-                auto_pad="SAME_UPPER",
-                output_padding=[1, 1],
-            )
-        ],
-        {"x": (F, ["b", 2, 3, 3])},
-        {"y": (F, ["b", 1, None, None])},
-        {"w": drawn(0, 2, 1, 3, 3)},
-    )
-    return Kind(made, [{"x": drawn(1, 2, 2, 3, 3)}])
+WINDOWS_BEYOND_THE_DATA = {
+    "an average with a kernel larger than the image": of(
+        """(float[b, 8, 7, 7] x) => (float[b, 8, 1, 1] y) {
+          y = AveragePool<kernel_shape=[1280, 1280], strides=[1280, 1280], ceil_mode=1>(x) }""",
+        each("x", drawn(0, 2, 8, 7, 7)),
+    ),
+    "an average that counts its padding": pool(
+        "AveragePool<kernel_shape=[3, 3], pads=[1, 1, 2, 2], count_include_pad=1, ceil_mode=1, "
+        "strides=[2, 2]>"
+    ),
+    "a maximum far apart": pool(
+        "MaxPool<kernel_shape=[2, 2], dilations=[5, 5], ceil_mode=1, strides=[3, 3]>"
+    ),
+    "a maximum of the same size": pool(
+        'MaxPool<kernel_shape=[4, 4], auto_pad="SAME_UPPER", strides=[2, 2]>'
+    ),
+    "a norm": pool("LpPool<kernel_shape=[8, 8], p=3, pads=[3, 3, 3, 3], strides=[2, 2]>"),
+    "a transposed convolution of a stated size": transposed("strides=[2, 2], output_shape=[7, 7]"),
+    "a transposed convolution of the same size": transposed(
+        'strides=[2, 2], auto_pad="SAME_UPPER", output_padding=[1, 1]'
+    ),
+}
 
 
-# Types and operators of ONNX Runtime's own.
-
-
-@kind
-def weights_of_four_bits_in_blocks() -> Kind:
-    values = np.random.default_rng(0).integers(0, 15, (8, 4))
-    made = model(
-        [
-            node("DequantizeLinear", ["q", "scale", "zero"], ["w"], axis=0, block_size=4),
-            node("MatMul", ["x", "w"], ["y"]),
-        ],
-        {"x": (F, ["b", 8])},
-        {"y": (F, ["b", 4])},
-        {
-            "q": helper.make_tensor("q", TensorProto.UINT4, [8, 4], values.ravel()),
-            "scale": np.abs(drawn(1, 2, 4)),
-            "zero": helper.make_tensor("zero", TensorProto.UINT4, [2, 4], [8] * 8),
-        },
+def four_bits(dtype: int, least: int, attributes: str, **constants: Any) -> Kind:
+    """A product with weights of four bits."""
+    values = np.random.default_rng(0).integers(least, least + 15, (8, 4))
+    operands = ", ".join(["q", *constants])
+    return of(
+        f"""(float[b, 8] x) => (float[b, 4] y)
+        {{ w = DequantizeLinear<{attributes}>({operands})  y = MatMul(x, w) }}""",
+        each("x", drawn(2, 3, 8)),
+        {"q": helper.make_tensor("q", dtype, [8, 4], values.ravel()), **constants},
         opset=21,
     )
-    return Kind(made, [{"x": drawn(2, 3, 8)}])
 
 
-@kind
-def signed_weights_of_four_bits() -> Kind:
-    values = np.random.default_rng(0).integers(-8, 7, (8, 4))
-    made = model(
-        [
-            node("DequantizeLinear", ["q", "scale"], ["w"], axis=1),
-            node("MatMul", ["x", "w"], ["y"]),
-        ],
-        {"x": (F, ["b", 8])},
-        {"y": (F, ["b", 4])},
-        {
-            "q": helper.make_tensor("q", TensorProto.INT4, [8, 4], values.ravel()),
-            "scale": np.abs(drawn(1, 4)),
-        },
-        opset=21,
-    )
-    return Kind(made, [{"x": drawn(2, 3, 8)}])
-
-
-@kind
-def a_product_of_four_bits() -> Kind:
-    rng = np.random.default_rng(0)
-    made = model(
-        [
-            node(
-                "MatMulNBits",
-                ["x", "q", "scale"],
-                ["y"],
-                domain=CONTRIBUTED,
-                K=32,
-                N=4,
-                bits=4,
-                block_size=32,
-            )
-        ],
-        {"x": (F, ["b", 32])},
-        {"y": (F, ["b", 4])},
-        {
-            "q": rng.integers(0, 255, (4, 1, 16)).astype(np.uint8),
-            "scale": np.abs(drawn(1, 4)),
-        },
-    )
-    return Kind(made, [{"x": drawn(2, 3, 32)}])
-
-
-@kind
-def a_file_that_onnx_runtime_optimised() -> Kind:
-    import tempfile
-    from pathlib import Path
-
-    import onnxruntime
-
-    plain = model(
-        [
-            node("Conv", ["x", "a"], ["c"], pads=[1] * 4),
-            node("Relu", ["c"], ["r"]),
-            node("Conv", ["r", "b"], ["y"], pads=[1] * 4),
-        ],
-        {"x": (F, ["n", 3, 16, 16])},
-        {"y": (F, ["n", 16, 16, 16])},
+def optimised() -> Kind:
+    """A file that ONNX Runtime has optimised."""
+    plain = parsed(
+        """(float[n, 3, 16, 16] x) => (float[n, 16, 16, 16] y) {
+          c = Conv<pads=[1, 1, 1, 1]>(x, a)  r = Relu(c)  y = Conv<pads=[1, 1, 1, 1]>(r, b) }""",
         {"a": drawn(0, 16, 3, 3, 3), "b": drawn(1, 16, 16, 3, 3)},
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -684,5 +342,36 @@ def a_file_that_onnx_runtime_optimised() -> Kind:
         options = onnxruntime.SessionOptions()
         options.optimized_model_filepath = str(path)
         options.log_severity_level = 4
-        onnxruntime.InferenceSession(plain, options)
+        onnxruntime.InferenceSession(plain.SerializeToString(), options)
         return Kind(path.read_bytes(), [{"x": drawn(2, 2, 3, 16, 16)}])
+
+
+OF_ONNX_RUNTIMES_OWN = {
+    "weights of four bits in blocks": four_bits(
+        *(TensorProto.UINT4, 0, "axis=0, block_size=4"),
+        scale=np.abs(drawn(1, 2, 4)),
+        zero=helper.make_tensor("zero", TensorProto.UINT4, [2, 4], [8] * 8),
+    ),
+    "signed weights of four bits": four_bits(
+        TensorProto.INT4, -8, "axis=1", scale=np.abs(drawn(1, 4))
+    ),
+    "a product of four bits": of(
+        """(float[b, 32] x) => (float[b, 4] y)
+        { y = com.microsoft.MatMulNBits<K=32, N=4, bits=4, block_size=32>(x, q, scale) }""",
+        each("x", drawn(2, 3, 32)),
+        {
+            "q": np.random.default_rng(0).integers(0, 255, (4, 1, 16)).astype(np.uint8),
+            "scale": np.abs(drawn(1, 4)),
+        },
+    ),
+    "a file that ONNX Runtime optimised": optimised(),
+}
+
+KINDS: Mapping[str, Kind] = {
+    **LENGTHS_BY_CONTENT,
+    **NOTHING,
+    **SIZES_FROM_INPUTS,
+    **CONTENT_THAT_NOT_EVERY_VALUE_IS,
+    **WINDOWS_BEYOND_THE_DATA,
+    **OF_ONNX_RUNTIMES_OWN,
+}

@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from tests.models.graphs import graph, save, tensors
+from tests.models.graphs import graph, parsed, save, tensors
+
+
+def written(path: Path, text: str, **constants: Any) -> Path:
+    """Write a model in ONNX's text format as a file."""
+    path.write_bytes(parsed(text, constants).SerializeToString())
+    return path
+
+
+def in_text(element: int) -> str:
+    """An element type as that format has it."""
+    return str(TensorProto.DataType.Name(element)).lower()
 
 
 def small_cnn(path: Path, *, branches: int = 3, size: int = 16) -> Path:
@@ -40,108 +51,82 @@ def small_cnn(path: Path, *, branches: int = 3, size: int = 16) -> Path:
 
 def embedding(path: Path) -> Path:
     """ids INT64 [batch, 4] -> rows of a table of 10: an index out of range is a bad value."""
-    node = helper.make_node("Gather", ["table", "ids"], ["y"])
-    table = np.arange(20, dtype=np.float32).reshape(10, 2)
-    inputs, outputs = tensors(TensorProto.INT64, ids=["batch", 4]), tensors(y=["batch", 4, 2])
-    return save(graph([node], inputs, outputs, {"table": table}, "embedding"), path)
+    text = "(int64[batch, 4] ids) => (float[batch, 4, 2] y) { y = Gather(table, ids) }"
+    return written(path, text, table=np.arange(20, dtype=np.float32).reshape(10, 2))
 
 
 def open_length(path: Path, element: int = TensorProto.FLOAT) -> Path:
     """x [batch, length] -> 2 x: each length is a shape of its own."""
-    node, shape = helper.make_node("Add", ["x", "x"], ["y"]), ["batch", "length"]
-    return save(graph([node], tensors(element, x=shape), tensors(element, y=shape)), path)
+    tensor = f"{in_text(element)}[batch, length]"
+    return written(path, f"({tensor} x) => ({tensor} y) {{ y = Add(x, x) }}")
 
 
 def by_values(path: Path) -> Path:
     """Rows of a table of 10, the first ``lengths`` of them reversed; and ids / by, truncated."""
-    nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["picked"], name="look_up"),
-        helper.make_node(
-            "ReverseSequence",
-            ["picked", "lengths"],
-            ["rows"],
-            name="turn",
-            batch_axis=0,
-            time_axis=1,
-        ),
-        helper.make_node("Div", ["ids", "by"], ["quotients"], name="divide"),
-    ]
-    table = np.arange(20, dtype=np.float32).reshape(10, 2)
-    inputs = tensors(TensorProto.INT64, ids=["batch", 4], lengths=["batch"], by=["batch", 4])
-    outputs = tensors(rows=["batch", 4, 2])
-    outputs += tensors(TensorProto.INT64, quotients=["batch", 4])
-    return save(graph(nodes, inputs, outputs, {"table": table}, "by_values"), path)
+    made = parsed(
+        """(int64[batch, 4] ids, int64[batch] lengths, int64[batch, 4] by)
+        => (float[batch, 4, 2] rows, int64[batch, 4] quotients) {
+          picked = Gather(table, ids)
+          rows = ReverseSequence<batch_axis=0, time_axis=1>(picked, lengths)
+          quotients = Div(ids, by) }""",
+        {"table": np.arange(20, dtype=np.float32).reshape(10, 2)},
+    )
+    for node, name in zip(made.graph.node, ("look_up", "turn", "divide"), strict=True):
+        node.name = name
+    path.write_bytes(made.SerializeToString())
+    return path
 
 
 def identity(path: Path) -> Path:
     """x [batch, 3] -> the same, and a constant: a model without a single operator to run."""
-    nodes = [helper.make_node("Identity", [a], [b]) for a, b in (("x", "y"), ("two", "c"))]
-    outputs = tensors(y=["batch", 3], c=[2])
-    constants = {"two": np.array([1.5, 2.5], np.float32)}
-    return save(graph(nodes, tensors(x=["batch", 3]), outputs, constants, "identity"), path)
+    text = """(float[batch, 3] x) => (float[batch, 3] y, float[2] c)
+    { y = Identity(x)  c = Identity(two) }"""
+    return written(path, text, two=np.array([1.5, 2.5], np.float32))
 
 
 def doubling(path: Path, element: int = TensorProto.FLOAT, *, columns: int = 3) -> Path:
     """x [batch, columns] -> y = x + x, in any element type."""
-    node = helper.make_node("Add", ["x", "x"], ["y"])
-    shape = ["batch", columns]
-    return save(graph([node], tensors(element, x=shape), tensors(element, y=shape)), path)
+    tensor = f"{in_text(element)}[batch, {columns}]"
+    return written(path, f"({tensor} x) => ({tensor} y) {{ y = Add(x, x) }}")
 
 
 def choosing(path: Path, element: int) -> Path:
     """(x [n], keep BOOL [n]) -> the elements of x to keep: ONNX Runtime runs it."""
-    node = helper.make_node("Compress", ["x", "keep"], ["y"], axis=0)
-    given = [*tensors(element, x=["n"]), *tensors(TensorProto.BOOL, keep=["n"])]
-    return save(graph([node], given, tensors(element, y=["kept"])), path)
+    name = in_text(element)
+    return written(
+        path, f"({name}[n] x, bool[n] keep) => ({name}[kept] y) {{ y = Compress<axis=0>(x, keep) }}"
+    )
 
 
 def adds(path: Path, number: int) -> Path:
     """x [batch, 3] -> x + number."""
-    node = helper.make_node("Add", ["x", "term"], ["y"])
-    term = {"term": np.array(number, np.float32)}
-    return save(graph([node], tensors(x=["batch", 3]), tensors(y=["batch", 3]), term), path)
+    text = "(float[batch, 3] x) => (float[batch, 3] y) { y = Add(x, term) }"
+    return written(path, text, term=np.float32(number))
 
 
 def two_inputs(path: Path) -> Path:
     """(a, b) FP32 [batch, 3] -> a - b, a + b."""
-    nodes = [
-        helper.make_node("Sub", ["a", "b"], ["minus"]),
-        helper.make_node("Add", ["a", "b"], ["plus"]),
-    ]
-    row = ["batch", 3]
-    return save(graph(nodes, tensors(a=row, b=row), tensors(minus=row, plus=row)), path)
+    text = """(float[batch, 3] a, float[batch, 3] b)
+    => (float[batch, 3] minus, float[batch, 3] plus) { minus = Sub(a, b)  plus = Add(a, b) }"""
+    return written(path, text)
 
 
 def row_sums(path: Path, columns: int) -> Path:
     """x [batch, 3] -> y [batch, columns], each element the sum of the row."""
-    node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    weight = {"w": np.ones((3, columns), np.float32)}
-    return save(graph([node], tensors(x=["batch", 3]), tensors(y=["batch", columns]), weight), path)
+    text = f"(float[batch, 3] x) => (float[batch, {columns}] y) {{ y = MatMul(x, w) }}"
+    return written(path, text, w=np.ones((3, columns), np.float32))
 
 
 def repeating(path: Path) -> Path:
     """x UINT8 [1], r INT64 [1] -> y, x as often as r says."""
-    node = helper.make_node("Expand", ["x", "r"], ["y"])
-    inputs = tensors(TensorProto.UINT8, x=[1]) + tensors(TensorProto.INT64, r=[1])
-    return save(graph([node], inputs, tensors(TensorProto.UINT8, y=["count"])), path)
+    return written(path, "(uint8[1] x, int64[1] r) => (uint8[count] y) { y = Expand(x, r) }")
 
 
 def best_boxes(path: Path) -> Path:
     """The best 3 of 6 boxes of one image, by NonMaxSuppression; it takes no second image."""
-    nodes = [
-        helper.make_node("NonMaxSuppression", ["boxes", "scores", "most", "iou"], ["chosen"]),
-        helper.make_node("Gather", ["chosen", "two"], ["numbers"], axis=1),
-        helper.make_node("Concat", ["numbers", "padding"], ["padded"], axis=0),
-        helper.make_node("Slice", ["padded", "start", "end"], ["first"]),
-        helper.make_node("Gather", ["boxes", "first"], ["best"], axis=1),
-    ]
-    constants: dict[str, Any] = {
-        "most": np.array([3]),
-        "iou": np.array([0.5], np.float32),
-        "two": np.array(2),
-        "padding": np.zeros(3, np.int64),
-        "start": np.array([0]),
-        "end": np.array([3]),
-    }
-    inputs = tensors(boxes=[1, 6, 4], scores=[1, 1, 6])
-    return save(graph(nodes, inputs, tensors(best=[1, 3, 4]), constants, "best_boxes"), path)
+    text = """(float[1, 6, 4] boxes, float[1, 1, 6] scores) => (float[1, 3, 4] best) {
+      chosen = NonMaxSuppression(boxes, scores, most, iou)
+      numbers = Gather<axis=1>(chosen, two)  padded = Concat<axis=0>(numbers, padding)
+      first = Slice(padded, start, end)  best = Gather<axis=1>(boxes, first) }"""
+    constants: dict[str, Any] = {"most": [3], "iou": np.array([0.5], np.float32), "two": 2}
+    return written(path, text, **constants, padding=np.zeros(3, np.int64), start=[0], end=[3])

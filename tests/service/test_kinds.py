@@ -26,7 +26,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 @pytest.mark.ci
 @pytest.mark.parametrize("name", KINDS)
 def test_it_answers_what_onnxruntime_does(name: str, client: Client, tmp_path: Path) -> None:
-    kind = KINDS[name]()
+    kind = KINDS[name]
     (tmp_path / "model.onnx").write_bytes(kind.model)
     session = onnxruntime.InferenceSession(kind.model)
 

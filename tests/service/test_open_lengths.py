@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 from braid_client import Client, JobState
-from tests.models.open_lengths import MOST, OPEN_LENGTHS, Feed, OpenLength
+from tests.models.of_any_length import BATCHED, MORE, MOST, AnyLength, Array
 from tests.service.server_process import ServerProcess
 
 TOLERANCE = 1e-4
@@ -21,6 +21,7 @@ TOLERANCE = 1e-4
 EXACT = ("masked_attention", "masked_mean", "positions", "causal_attention")
 """Models that padding does not change."""
 
+OPEN_LENGTHS = {of.__name__: of() for of in (*BATCHED, *MORE)}
 SOME = ("masked_attention", "batch_statistics", "reversed_sequence")
 CLIENTS = 4
 IN_A_ROW = 10  # requests for one model, whose lengths may share batches
@@ -32,15 +33,15 @@ class Subject:
     """A model that is served, and ONNX Runtime's session on its file."""
 
     name: str
-    drawn: OpenLength
+    drawn: AnyLength
     session: onnxruntime.InferenceSession
 
-    def difference(self, client: Client, inputs: Feed) -> str:
+    def difference(self, client: Client, inputs: Mapping[str, Array]) -> str:
         """Send a request; say how the answer differs from the session's, nothing if it does not."""
-        answers = client.infer(self.name, inputs, timeout_s=120.0).outputs
+        answers = client.infer(self.name, dict(inputs), timeout_s=120.0).outputs
         outputs = [output.name for output in self.session.get_outputs()]
         shapes = {name: array.shape for name, array in inputs.items()}
-        for output, right in zip(outputs, self.session.run(outputs, inputs), strict=True):
+        for output, right in zip(outputs, self.session.run(outputs, dict(inputs)), strict=True):
             answer = answers[output]
             if (answer.dtype, answer.shape) != (right.dtype, right.shape):
                 return f"{self.name} of {shapes}: {output} is {answer.dtype} {answer.shape}"
@@ -62,35 +63,34 @@ class Subject:
 def test_requests_of_any_length_are_answered_as_each_alone(
     server: ServerProcess, names: Collection[str], count: int, most: int
 ) -> None:
-    seed = count
-    drawn = {name: OPEN_LENGTHS[name](seed) for name in names}
     server.start()
 
     with server.client() as client, ThreadPoolExecutor(CLIENTS) as threads:
-        subjects = register(client, drawn)
+        subjects = register(client, names)
 
         def ask(number: int) -> str:
-            rng = np.random.default_rng([seed, number])
+            rng = np.random.default_rng([count, number])
             subject = subjects[number // IN_A_ROW % len(subjects)]
             rows = int(rng.integers(1, MANY_ROWS + 1))
             length = min(most, 1 + int(rng.exponential(most / 4)))  # short ones come more often
-            return subject.difference(client, subject.drawn.inputs(rows, length, rng))
+            return subject.difference(client, subject.drawn.inputs(rng, rows, length))
 
         differences = [text for text in threads.map(ask, range(count)) if text]
 
     assert not differences, differences[:20]
 
 
-def register(client: Client, drawn: Mapping[str, OpenLength]) -> list[Subject]:
+def register(client: Client, names: Collection[str]) -> list[Subject]:
+    files = {name: OPEN_LENGTHS[name].model.SerializeToString() for name in names}
     options: dict[str, Any] = {"batch_sizes": [1, 4], "planner": "sequential"}
     jobs = [
-        client.register(name, model.model, pad={"t": "zeros"} if name in EXACT else {}, **options)
-        for name, model in drawn.items()
+        client.register(name, file, pad={"length": "zeros"} if name in EXACT else {}, **options)
+        for name, file in files.items()
     ]
     for job in jobs:
         *_, last = client.watch_job(job.id)
         assert last.state is JobState.READY, last.message
     return [
-        Subject(name, model, onnxruntime.InferenceSession(model.model))
-        for name, model in drawn.items()
+        Subject(name, OPEN_LENGTHS[name], onnxruntime.InferenceSession(file))
+        for name, file in files.items()
     ]

@@ -11,7 +11,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import torch
 
 from benchmarks.networks import NETWORKS
 from benchmarks.networks.export import export_onnx
@@ -76,22 +75,3 @@ def test_another_process_with_another_thread_count_writes_the_same_bytes(
     subprocess.run(command, env=environment, check=True, cwd=ROOT)
 
     assert digest(tmp_path / "squeezenet.onnx") == digest(exported("squeezenet"))
-
-
-def test_export_leaves_torchs_global_generator_alone(tmp_path: Path) -> None:
-    before = torch.random.get_rng_state()
-    export_onnx("squeezenet", tmp_path / "model.onnx")
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_a_failed_export_leaves_no_half_written_file(tmp_path: Path) -> None:
-    occupied = tmp_path / "model.onnx"
-    occupied.mkdir()
-    with pytest.raises(IsADirectoryError):
-        export_onnx("squeezenet", occupied)
-    assert list(tmp_path.iterdir()) == [occupied]
-
-
-def test_an_unknown_name_is_answered_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(KeyError, match="squeezenet"):
-        export_onnx("squeezenext", tmp_path / "model.onnx")

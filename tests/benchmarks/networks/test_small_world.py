@@ -25,11 +25,6 @@ def test_nearly_complete_graphs_do_not_loop_forever() -> None:
     assert len(edges) == 10
 
 
-def test_no_rewiring_leaves_the_ring() -> None:
-    edges = small_world(6, 2, 0.0, random.Random(0))
-    assert edges == [(0, 1), (0, 5), (1, 2), (2, 3), (3, 4), (4, 5)]
-
-
 #   0 ──> 1 ──> 3      2 and 3 have no successor
 #    └──> 2
 def test_a_stage_reads_its_input_once_and_averages_what_nothing_reads() -> None:

@@ -45,17 +45,6 @@ def test_rows_differ_and_the_softmax_is_not_saturated(name: str) -> None:
         assert (output[row] - output[0]).abs().max() > 0.005 * output.abs().max()
 
 
-@pytest.mark.parametrize(
-    "name", ["googlenet", "mnasnet", "resnet50", "nasnet_mobile", "randwire_small"]
-)
-def test_batch_norms_do_something_different_in_each_channel(name: str) -> None:
-    for norm in NETWORKS[name].build().modules():
-        if isinstance(norm, nn.BatchNorm2d):
-            for values in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
-                assert values is not None
-                assert values.max() > values.min()
-
-
 @pytest.mark.ci
 def test_every_parameter_and_buffer_depends_on_the_seed_only() -> None:
     one, same, other = (NETWORKS["bert_base"].build(seed).state_dict() for seed in (3, 3, 4))
@@ -67,10 +56,3 @@ def test_every_parameter_and_buffer_depends_on_the_seed_only() -> None:
 def test_a_layer_without_a_rule_is_refused() -> None:
     with pytest.raises(TypeError, match="Bilinear"):
         build_seeded(lambda: nn.Sequential(nn.Bilinear(1, 1, 1)), 0)
-
-
-def test_example_inputs_depend_on_the_seed_only() -> None:
-    for network in NETWORKS.values():
-        one = network.example_inputs(2, seed=5)
-        assert all(map(torch.equal, one, network.example_inputs(2, seed=5)))
-        assert not any(map(torch.equal, one, network.example_inputs(2, seed=6)))

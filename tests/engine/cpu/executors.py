@@ -1,4 +1,4 @@
-"""Executors of a CPU, closed when the test or module that uses one has ended; widths of vectors."""
+"""Executors of a CPU, closed when the test or module that uses one has ended; programs for them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from torch import Tensor
 
 from braid.core.graph import OpGraph
-from braid.core.plan import sequential_plan
+from braid.core.plan import StreamPlan, sequential_plan
+from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_plan import LanePlan
@@ -19,18 +21,7 @@ from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import specialise, static_inputs
 from braid.engine.program.kernel import PackedWeights
-
-
-def answered(
-    template: OpGraph, weights: Weights, inputs: Weights, executor: CpuExecutor
-) -> Mapping[str, torch.Tensor]:
-    """Outputs of the kernels that serve, chosen as for a request."""
-    static = {name: inputs[name] for name in static_inputs(template)}
-    specs = {name: spec_of(tensor) for name, tensor in inputs.items()}
-    graph = specialise(template, weights, specs, static)
-    program = bind_on_cpu(*graph, PackedWeights(), executor.threads)
-    plan = sequential_plan(len(program.units))
-    return executor.run(program, LanePlan(lay_out(program, plan, executor.threads)), inputs)
+from braid.engine.program.program import Program
 
 
 def executor_of(scope: Literal["module", "function"] = "module", **options: Any) -> Any:
@@ -44,6 +35,31 @@ def executor_of(scope: Literal["module", "function"] = "module", **options: Any)
         made.close()
 
     return executor
+
+
+def on_kernels(
+    graph: OpGraph,
+    constants: Mapping[str, Tensor],
+    threads: int = 2,
+    choices: Mapping[str, str] = USUAL_KERNELS,
+) -> Program:
+    """A program that shares no packed weights with another one."""
+    return bind_on_cpu(graph, constants, PackedWeights(), threads, choices)
+
+
+def in_lanes(program: Program, threads: int, plan: StreamPlan | None = None) -> LanePlan:
+    """What an executor runs; without a plan, one unit after the other."""
+    return LanePlan(lay_out(program, plan or sequential_plan(len(program.units)), threads))
+
+
+def answered(
+    template: OpGraph, weights: Weights, inputs: Weights, executor: CpuExecutor
+) -> Mapping[str, Tensor]:
+    """Outputs of the kernels that serve, chosen as for a request."""
+    static = {name: inputs[name] for name in static_inputs(template)}
+    specs = {name: spec_of(tensor) for name, tensor in inputs.items()}
+    program = on_kernels(*specialise(template, weights, specs, static), executor.threads)
+    return executor.run(program, in_lanes(program, executor.threads), inputs)
 
 
 @pytest.fixture(params=[0, 1, 2], ids=["4 lanes", "8 lanes", "16 lanes"])

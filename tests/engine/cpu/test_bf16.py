@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import onnx
-import onnxruntime
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,25 +17,11 @@ from torch import Tensor
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from braid.core.graph import Literal
-from braid.core.precision import BF16, TOLERANCES
+from braid.core.precision import BF16
 from braid.engine.cpu.device_key import offered_precisions
-from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.segments import NativeSegment, find_runner
 from braid.engine.onednn.library import find_onednn
-from braid.engine.onnx.lowering import lower
-from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import call
-from braid.engine.passes import run_passes
-from braid.engine.passes.fusion import fuse_residuals
-from braid.engine.passes.precision import in_precision
-from braid.engine.passes.specialise import specialise
-from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.program import Program
 from braid.engine.runtime import instructions
-from braid.engine.timing.comparison import errors
 from tests.engine.cpu.test_kernels import (
     EPILOGUES,
     Attributes,
@@ -45,7 +29,7 @@ from tests.engine.cpu.test_kernels import (
     convolution_attributes,
     unit_graph,
 )
-from tests.engine.cpu.test_networks import plans
+from tests.engine.cpu.test_networks import check_plans
 from tests.models.small import small_cnn
 
 pytestmark = pytest.mark.skipif(
@@ -205,47 +189,13 @@ def test_neighbours_of_a_batch_do_not_see_each_other() -> None:
     assert torch.equal(onednn("aten.linear", {"x": rows, "w": v}, ["w"], {})[0], products[0])
 
 
-def bound(path: Path, inputs: Mapping[str, Tensor]) -> Program:
-    """The network bound in BF16."""
-    template, weights = run_passes(*lower(onnx.load(path)))
-    specs = {name: spec_of(tensor) for name, tensor in inputs.items()}
-    graph, constants = specialise(template, weights, specs)
-    packed = PackedWeights()
-    narrow = in_precision(fuse_residuals(graph), constants, BF16, packed)
-    return bind_on_cpu(*narrow, packed, 2)
-
-
-def check_network(path: Path, inputs: Mapping[str, Tensor], *, native: bool) -> None:
-    """Every kind of plan is as close to onnxruntime as BF16 allows, twice."""
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    results = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
-    reference = {name: torch.from_numpy(y) for name, y in zip(names, results, strict=True)}
-    program = bound(path, inputs)
-    executor = CpuExecutor(2)
-    try:
-        for text, found in plans(program):
-            laid_out = LanePlan(lay_out(program, found, 2))
-            given_ = {name: torch.full_like(tensor, 9) for name, tensor in reference.items()}
-            executor.run(program, laid_out, inputs, outputs=given_)
-            again = executor.run(program, laid_out, inputs)
-            for outputs in (given_, again):
-                assert {tensor.dtype for tensor in outputs.values()} == {torch.float32}
-                assert errors(outputs, reference)[1] <= TOLERANCES[BF16], text
-            if native and find_runner() is not None:
-                assert laid_out.compiled is not None
-                assert [type(part) for part in laid_out.compiled.parts] == [NativeSegment], text
-    finally:
-        executor.close()
-
-
 @pytest.mark.parametrize("batch", [1, 5])
 def test_a_small_network_runs_outside_the_interpreter_under_every_plan(
     batch: int, tmp_path: Path
 ) -> None:
     path = small_cnn(tmp_path / "small.onnx")
 
-    check_network(path, {"x": torch.randn(batch, 3, 16, 16)}, native=True)
+    check_plans(path, {"x": torch.randn(batch, 3, 16, 16)}, BF16, native=True)
 
 
 @pytest.mark.slow
@@ -254,7 +204,7 @@ def test_networks_agree_with_onnxruntime(name: str, tmp_path: Path) -> None:
     network = NETWORKS[name]
     inputs = zip(network.input_names, network.example_inputs(1), strict=True)
 
-    check_network(export_onnx(name, tmp_path / "network.onnx"), dict(inputs), native=False)
+    check_plans(export_onnx(name, tmp_path / "network.onnx"), dict(inputs), BF16)
 
 
 @pytest.mark.parametrize(

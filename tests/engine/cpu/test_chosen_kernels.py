@@ -7,15 +7,13 @@ import torch
 
 from braid.core.errors import PreconditionFailed
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.device import AskedStage
 from braid.engine.passes.specialise import interpret
-from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import TimerOptions
-from tests.engine.cpu.executors import executor_of
+from tests.engine.cpu.executors import executor_of, on_kernels
 from tests.engine.cpu.test_lanes import SHAPE, random_graph
 from tests.engine.timing.running import finish
 
@@ -25,7 +23,7 @@ executor = executor_of(threads=1)
 def test_every_variant_of_every_unit_gives_the_same_numbers(executor: CpuExecutor) -> None:
     graph, constants = random_graph(1, units=6)
     inputs = {"x": torch.randn(SHAPE, generator=torch.Generator().manual_seed(1))}
-    program = bind_on_cpu(graph, constants, PackedWeights(), threads=1)
+    program = on_kernels(graph, constants, 1)
     wanted = interpret(graph, constants, inputs)
 
     for unit in range(6):
@@ -42,7 +40,7 @@ def test_every_variant_of_every_unit_gives_the_same_numbers(executor: CpuExecuto
 
 def test_what_runs_in_bursts_has_no_rival_that_does_not(executor: CpuExecutor) -> None:
     graph, constants = random_graph(1, units=6)
-    program = bind_on_cpu(graph, constants, PackedWeights(), threads=1)
+    program = on_kernels(graph, constants, 1)
 
     for unit in range(6):
         variants, rivals = program.variants(unit), program.rivals(unit)
@@ -52,10 +50,10 @@ def test_what_runs_in_bursts_has_no_rival_that_does_not(executor: CpuExecutor) -
 
 def test_a_choice_binds_all_units_with_that_signature(executor: CpuExecutor) -> None:
     graph, constants = random_graph(2, units=12)
-    usual = bind_on_cpu(graph, constants, PackedWeights(), threads=1)
+    usual = on_kernels(graph, constants, 1)
     signatures = [usual.binding.source.signature(unit, graph) for unit in graph.operators]
 
-    chosen = bind_on_cpu(graph, constants, PackedWeights(), 1, {signatures[0]: "registry"})
+    chosen = on_kernels(graph, constants, 1, {signatures[0]: "registry"})
 
     for signature, before, after in zip(signatures, usual.units, chosen.units, strict=True):
         same = signature != signatures[0]
@@ -64,7 +62,7 @@ def test_a_choice_binds_all_units_with_that_signature(executor: CpuExecutor) -> 
 
 def test_activations_serve_other_kernels_and_the_hopeless_end_early(executor: CpuExecutor) -> None:
     graph, constants = random_graph(3, units=6)
-    program = bind_on_cpu(graph, constants, PackedWeights(), threads=1)
+    program = on_kernels(graph, constants, 1)
     inputs = {"x": torch.randn(SHAPE)}
     activations = Activations(program, inputs, executor, 1 << 20)
     timer = CpuStageTimer(executor, 1 << 20, TimerOptions())
@@ -75,6 +73,6 @@ def test_activations_serve_other_kernels_and_the_hopeless_end_early(executor: Cp
         return timing.repeats
 
     assert activations.serve(program.with_variant(0, "registry"))
-    assert not activations.serve(bind_on_cpu(graph, constants, PackedWeights(), threads=1))
+    assert not activations.serve(on_kernels(graph, constants, 1))
     assert repeats(hopeless_us=0.0) == 1
     assert repeats(hopeless_us=1e9) > 1

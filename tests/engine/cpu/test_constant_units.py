@@ -8,31 +8,24 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
 
 from braid.core.measurement import DeviceFacts
 from braid.core.precision import BF16
 from braid.core.schedule import Stage
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.cuda.executor import CudaExecutor
-from braid.engine.onnx.lowering import lower
-from braid.engine.onnx.prepare import prepare
-from braid.engine.ops.dtypes import spec_of
-from braid.engine.passes import run_passes
 from braid.engine.passes.precision import in_precision
-from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Binding, bind
 from braid.engine.program.work import estimated_work_us
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
+from tests.engine.cpu.executors import in_lanes, on_kernels
 from tests.engine.cuda.graphs import RegistryKernels
 from tests.engine.cuda.recording import RecordingDriver, races
-from tests.engine.onnx.oracle import through_onnxruntime
-from tests.models.graphs import model
+from tests.engine.onnx.oracle import static_graph, through_onnxruntime
+from tests.models.graphs import from_x
 
 EXTENT = 2100  # squared more elements than an import folds
 THREADS = 2
@@ -45,22 +38,17 @@ class UnitCost:
         return float(max(map(len, stage.groups)))
 
 
-def filled(value: float) -> onnx.TensorProto:
-    return numpy_helper.from_array(np.array([value], np.float32))
-
-
 #   weight ──relu──┐
 #   x ─────────> MatMul ─┐
 #   other ───────────> Add ──> y       weight, other: ConstantOfShape
 def constants() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("ConstantOfShape", ["square"], ["weight"], value=filled(0.01)),
-        helper.make_node("Relu", ["weight"], ["kept"]),
-        helper.make_node("MatMul", ["x", "kept"], ["product"]),
-        helper.make_node("ConstantOfShape", ["square"], ["other"], value=filled(-1.0)),
-        helper.make_node("Add", ["product", "other"], ["y"]),
-    ]
-    return model(nodes, {"square": np.array([EXTENT, EXTENT])}, shape=["n", EXTENT])
+    return from_x(
+        """weight = ConstantOfShape<value = float[1] {0.01}>(square)  kept = Relu(weight)
+        product = MatMul(x, kept)  other = ConstantOfShape<value = float[1] {-1.0}>(square)
+        y = Add(product, other)""",
+        f"n, {EXTENT}",
+        square=[EXTENT, EXTENT],
+    )
 
 
 @pytest.fixture
@@ -79,26 +67,23 @@ def test_they_run_under_plans_of_one_stream_and_of_several(
     made = constants()
     x = np.random.default_rng(0).standard_normal((1, EXTENT)).astype(np.float32)
     inputs = {"x": torch.from_numpy(x)}
-    template, weights = run_passes(*lower(prepare(made)))
-    static, content = specialise(template, weights, {"x": spec_of(inputs["x"])})
-    graph, tensors = in_precision(static, content, precision, PackedWeights())
-    program = bind_on_cpu(graph, tensors, PackedWeights(), THREADS)
+    graph, tensors = in_precision(*static_graph(made, inputs), precision, PackedWeights())
+    program = on_kernels(graph, tensors, THREADS)
     expected = through_onnxruntime(made, {"x": x})["y"]
 
     assert any(not unit.inputs for unit in graph.operators)
     for planner in ("sequential", "greedy", "lios"):
         found = plan(graph, UnitCost(), PlannerSettings.parse(planner), DeviceFacts()).plan
-        layout = LanePlan(lay_out(program, found, THREADS))
+        layout = in_lanes(program, THREADS, found)
         for _ in range(2):
             y = executor.run(program, layout, inputs)["y"]
             np.testing.assert_allclose(y.numpy(), expected, rtol=0, atol=0.2)
 
 
 def test_they_are_captured_without_races_and_measured_as_others() -> None:
-    template, weights = run_passes(*lower(prepare(constants())))
     inputs = {"x": torch.ones(1, EXTENT)}
     with torch.inference_mode():
-        graph, tensors = specialise(template, weights, {"x": spec_of(inputs["x"])})
+        graph, tensors = static_graph(constants(), inputs)
         program = bind(graph, tensors, Binding(RegistryKernels(), 1, PackedWeights()))
         expected = interpret(graph, tensors, inputs)["y"]
         found = plan(graph, UnitCost(), PlannerSettings.parse("greedy"), DeviceFacts()).plan
@@ -115,20 +100,17 @@ def test_they_are_captured_without_races_and_measured_as_others() -> None:
 
 
 def test_a_type_that_onednn_has_not_is_made_by_the_registry(executor: CpuExecutor) -> None:
-    value = numpy_helper.from_array(np.array([7], np.int64))
-    nodes = [
-        helper.make_node("ConstantOfShape", ["square"], ["large"], value=value),
-        helper.make_node("Cast", ["large"], ["floats"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["x", "floats"], ["y"]),
-    ]
-    made = model(nodes, {"square": np.array([EXTENT, EXTENT])}, shape=["n", EXTENT])
-    template, weights = run_passes(*lower(prepare(made)))
+    made = from_x(
+        """large = ConstantOfShape<value = int64[1] {7}>(square)  floats = Cast<to=1>(large)
+        y = Mul(x, floats)""",
+        f"n, {EXTENT}",
+        square=[EXTENT, EXTENT],
+    )
     inputs = {"x": torch.ones(1, EXTENT)}
-    graph, tensors = specialise(template, weights, {"x": spec_of(inputs["x"])})
+    graph, tensors = static_graph(made, inputs)
     assert any(not unit.inputs for unit in graph.operators)
-    program = bind_on_cpu(graph, tensors, PackedWeights(), THREADS)
-    found = plan(graph, UnitCost(), PlannerSettings.parse("sequential"), DeviceFacts()).plan
+    program = on_kernels(graph, tensors, THREADS)
 
-    y = executor.run(program, LanePlan(lay_out(program, found, THREADS)), inputs)["y"]
+    y = executor.run(program, in_lanes(program, THREADS), inputs)["y"]
 
     assert y.unique().tolist() == [7]

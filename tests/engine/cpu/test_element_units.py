@@ -14,7 +14,6 @@ from braid.core.errors import BraidError, InvalidRequest
 from braid.core.graph import Literal, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.kernels.element_units import OPERATIONS, REDUCTIONS
 from braid.engine.cpu.kernels.elementwise_units import image_values
 from braid.engine.cpu.native.find import find_native
@@ -22,9 +21,8 @@ from braid.engine.cpu.segments import NativeSegment
 from braid.engine.onednn.library import Unsupported
 from braid.engine.ops.kinds import call
 from braid.engine.passes.body import Weights
-from braid.engine.passes.specialise import interpret, specialise
-from braid.engine.program.kernel import PackedWeights
-from tests.engine.cpu.executors import executor_of
+from braid.engine.passes.specialise import interpret
+from tests.engine.cpu.executors import executor_of, on_kernels
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
 from tests.engine.cpu.test_native_units import ran
 from tests.engine.passes.drawing import Drawing
@@ -188,8 +186,7 @@ def test_gathers_at_tuples(dtype: torch.dtype) -> None:
 def test_a_wrong_index_of_a_tuple_is_refused_by_its_own_range(executor: CpuExecutor) -> None:
     draw = Drawing(x=(5, 7, 4))
     draw.inputs["at"] = TensorType("INT64", (3, 2))
-    template, weights = draw.graph(draw.op("braid.gather_nd", "x", "at"))
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(draw.op("braid.gather_nd", "x", "at"))
     inputs = {"x": torch.randn(5, 7, 4), "at": torch.tensor([[0, 6], [4, 7], [-5, -7]])}
 
     with pytest.raises(InvalidRequest, match="cannot use the index 7; it takes -7 to 6"):
@@ -340,7 +337,7 @@ def test_resizing(how: dict[str, Literal], scales: list[Literal]) -> None:
 
 def outside(graph: OpGraph, constants: Weights, executor: CpuExecutor, inputs: Weights) -> None:
     """The plan answers as the interpreter does, and nothing of it runs in Python."""
-    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
+    program = on_kernels(graph, constants, executor.threads)
     plan, got = ran(program, executor, inputs)
     assert plan.compiled is not None
     assert [type(part) for part in plan.compiled.parts] == [NativeSegment]
@@ -368,8 +365,7 @@ def encoder() -> tuple[OpGraph, Weights]:
     k = draw.op("aten.permute", q, dims=[0, 1, 3, 2])
     odds = draw.op("aten.softmax", draw.op("aten.add", draw.op("aten.matmul", q, k), added), dim=-1)
     last = draw.op("braid.reshape", draw.op("aten.matmul", odds, q), shape=[1, 6, 8])
-    template, weights = draw.graph(last, draw.op("aten.select", last, dim=1, index=0))
-    return specialise(template, weights, template.inputs)
+    return draw.static(last, draw.op("aten.select", last, dim=1, index=0))
 
 
 def test_token_ids_and_masks_need_no_interpreter(executor: CpuExecutor) -> None:
@@ -400,8 +396,7 @@ def test_outputs_that_are_images_reach_callers_without_the_interpreter(
     draw = Drawing(x=(2, 3, 9, 8))
     y = draw.conv("x", 3, 6)
     z = draw.conv(y, 6, 4)
-    template, weights = draw.graph(y, z)
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(y, z)
 
     outside(graph, constants, executor, {"x": torch.randn(2, 3, 9, 8)})
 
@@ -415,9 +410,8 @@ def test_outputs_that_are_images_and_that_python_reads_stay_as_they_are(
     z = draw.op("braid.cumsum", y, dim=1)
     for _ in range(4):
         z = draw.conv(z, 6, 6)
-    template, weights = draw.graph(y, z)
-    graph, constants = specialise(template, weights, template.inputs)
-    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
+    graph, constants = draw.static(y, z)
+    program = on_kernels(graph, constants, executor.threads)
     inputs = {"x": torch.randn(2, 6, 9, 8)}
 
     _, got = ran(program, executor, inputs)
@@ -429,8 +423,7 @@ def test_outputs_that_are_images_and_that_python_reads_stay_as_they_are(
 
 def test_reductions_over_other_axes_leave_values_dense() -> None:
     draw = Drawing(x=(1, 8, 9, 6))
-    template, weights = draw.graph(draw.op("braid.l2_norm", "x", dims=[1, 2], keepdim=True))
-    graph, _ = specialise(template, weights, template.inputs)
+    graph, _ = draw.static(draw.op("braid.l2_norm", "x", dims=[1, 2], keepdim=True))
 
     assert not image_values(graph)
 
@@ -469,10 +462,9 @@ def test_random_chains(count: int, executor: CpuExecutor) -> None:
                 case 4:
                     wide = [e if e > 1 else chance.randint(1, 3) for e in extents]
                     y, extents = draw.op("braid.expand", y, shape=list(wide)), wide
-        template, weights = draw.graph(y)
-        graph, constants = specialise(template, weights, template.inputs)
+        graph, constants = draw.static(y)
         if graph.operators:
-            program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
+            program = on_kernels(graph, constants, executor.threads)
             inputs = {"x": torch.randn(shape)}
             _, got = ran(program, executor, inputs)
             for name, wanted in interpret(graph, constants, inputs).items():

@@ -11,11 +11,10 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan
 from braid.core.tensor import TensorType
 from braid.engine.cpu.core_distance import near_groups
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_groups import divide, group_sizes, in_groups
 from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.places import spans_of
-from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import on_kernels
 
 MACHINES = {8: (4, 8), 64: (8, 32), 128: (8, 64)}
 """Lanes -> lanes of a chiplet, and of a socket."""
@@ -90,7 +89,7 @@ def test_a_plan_s_branches_lie_in_different_groups_of_near_lanes(lanes: int) -> 
         tuple(Operator(name, "aten.relu", ("x",), (name,)) for name in "ab"),
         {"a": spec, "b": spec},
     )  # fmt: skip
-    program = bind_on_cpu(graph, {}, PackedWeights(), 2)
+    program = on_kernels(graph, {})
     plan = StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2)
 
     (segment,) = lay_out(program, plan, lanes, groups=near_groups(matrix(lanes)))

@@ -13,20 +13,13 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from braid.core.errors import RunStopped
-from braid.core.graph import Operator, OpGraph
-from braid.core.plan import sequential_plan
-from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.segments import find_runner
-from braid.engine.passes.specialise import specialise
-from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from braid.engine.runtime.stopping import StopSignal, stop_signal
-from tests.engine.cpu.executors import executor_of
-from tests.engine.cpu.test_outputs import WINDOW, check, slot
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
+from tests.engine.cpu.test_outputs import check, slot
+from tests.engine.passes.drawing import CONV, Drawing
 
 pytestmark = pytest.mark.skipif(find_runner() is None, reason="needs the part in C")
 
@@ -43,28 +36,14 @@ class Net:
             "kernel": torch.randn(4, channels, 3, 3) * 0.1,
             "matrix": torch.randn(10, 4),
         }
-        operators = (
-            Operator(
-                "conv",
-                "aten.convolution",
-                ("x", "kernel", ""),
-                ("conv",),
-                {**WINDOW, "epilogue": [["aten.relu"]]},
-            ),
-            Operator("mean", "aten.mean", ("conv",), ("mean",), {"dims": [2, 3], "keepdim": False}),
-            Operator("dense", "aten.linear", ("mean", "matrix"), ("dense",)),
-            Operator("squashed", "aten.sigmoid", ("dense",), ("squashed",)),
-        )
-        constants = {name: TensorType("FP32", tuple(w.shape)) for name, w in self.weights.items()}
-        inputs, outputs = {"x": TensorType("FP32", self.shape)}, ("dense", "squashed")
-        graph = OpGraph(
-            "net", inputs, dict(zip(outputs, outputs, strict=True)), constants, operators
-        )
-        self.program: Program = bind_on_cpu(
-            *specialise(graph, self.weights, inputs, {}), PackedWeights(), executor.threads
-        )
-        steps = sequential_plan(len(self.program.units))
-        self.plan = LanePlan(lay_out(self.program, steps, executor.threads))
+        draw = Drawing(x=self.shape)
+        draw.weights |= self.weights
+        conv = draw.op("aten.convolution", "x", "kernel", **CONV, epilogue=[["aten.relu"]])
+        mean = draw.op("aten.mean", conv, dims=[2, 3], keepdim=False)
+        dense = draw.op("aten.linear", mean, "matrix")
+        static = draw.static(dense=dense, squashed=draw.op("aten.sigmoid", dense))
+        self.program: Program = on_kernels(*static, executor.threads)
+        self.plan = in_lanes(self.program, executor.threads)
 
     def memory(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Inputs, and room for the outputs."""

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
 from braid.core.errors import InvalidRequest
-from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, sequential_plan, verify_plan
 from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import CPU_KERNELS, bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
+from braid.engine.cpu.kernels.candidates import CPU_KERNELS
 from braid.engine.cpu.lanes import lay_out, lay_out_stage
 from braid.engine.passes.specialise import interpret
-from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.program import Program
-from tests.engine.cpu.executors import executor_of
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
+from tests.engine.passes.drawing import CONV, Drawing
 
 SHAPE = (1, 16, 6, 6)
 SPEC = TensorType("FP32", SHAPE)
@@ -31,32 +30,17 @@ def random_graph(seed: int, units: int) -> tuple[OpGraph, dict[str, torch.Tensor
     """Convolutions with ReLU and additions; every unit reads one or two earlier values."""
     rng = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
-    values, operators, constants = ["x"], [], {}
+    values, draw = ["x"], Drawing(x=SHAPE)
     for index in range(units):
-        name = f"v{index}"
         if rng.random() < 0.5:
-            weight = f"w{index}"
-            constants[weight] = torch.randn(16, 16, 3, 3, generator=generator) * 0.1
-            attributes: dict[str, Literal] = {
-                "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False,
-                "output_padding": [0, 0], "groups": 1, "epilogue": [["aten.relu"]],
-            }  # fmt: skip
-            reads: tuple[str, ...] = (rng.choice(values), weight, "")
-            operators.append(Operator(name, "aten.convolution", reads, (name,), attributes))
+            draw.weights[f"w{index}"] = torch.randn(16, 16, 3, 3, generator=generator) * 0.1
+            reads = rng.choice(values), f"w{index}"
+            made = draw.op("aten.convolution", *reads, **CONV, epilogue=[["aten.relu"]])
         else:
-            reads = (rng.choice(values), rng.choice(values))
-            operators.append(Operator(name, "aten.add", reads, (name,)))
-        values.append(name)
-    graph = OpGraph(
-        name="random",
-        inputs={"x": SPEC},
-        outputs={"last": values[-1], "middle": values[units // 2]},
-        constants={n: TensorType("FP32", tuple(w.shape)) for n, w in constants.items()},
-        operators=tuple(operators),
-        specs=dict.fromkeys(values[1:], SPEC),
-    )
-    graph.verify()
-    return graph, constants
+            made = draw.op("aten.add", rng.choice(values), rng.choice(values))
+        values.append(made)
+    graph, constants = draw.graph(last=values[-1], middle=values[units // 2])
+    return replace(graph, specs=dict.fromkeys(values[1:], SPEC)), constants
 
 
 def random_plan(graph: OpGraph, seed: int, barriers: bool) -> StreamPlan:
@@ -83,8 +67,8 @@ def test_any_plan_gives_the_interpreter_s_numbers(
     graph, constants = random_graph(seed, units=20)
     inputs = {"x": torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed))}
     choices = {CPU_KERNELS.signature(unit, graph): kernels for unit in graph.operators}
-    program = bind_on_cpu(graph, constants, PackedWeights(), 3, choices)
-    segments = LanePlan(lay_out(program, random_plan(graph, seed, barriers), executor.threads))
+    program = on_kernels(graph, constants, 3, choices)
+    segments = in_lanes(program, executor.threads, random_plan(graph, seed, barriers))
 
     got = executor.run(program, segments, inputs)
 
@@ -94,7 +78,7 @@ def test_any_plan_gives_the_interpreter_s_numbers(
 
 def test_a_stage_runs_on_the_threads_that_it_was_laid_out_on(executor: CpuExecutor) -> None:
     graph, constants = random_graph(0, units=20)
-    program = bind_on_cpu(graph, constants, PackedWeights(), 3)
+    program = on_kernels(graph, constants, 3)
     whole = [list(range(len(graph)))]
 
     for threads in (1, 3, 2):
@@ -106,7 +90,7 @@ def test_a_stage_runs_on_the_threads_that_it_was_laid_out_on(executor: CpuExecut
 
 def test_intermediates_are_released_after_their_last_reader(executor: CpuExecutor) -> None:
     graph, constants = random_graph(3, units=12)
-    program = bind_on_cpu(graph, constants, PackedWeights(), threads=3)
+    program = on_kernels(graph, constants, 3)
     env = program.environment({"x": torch.randn(SHAPE)})
 
     for segment in lay_out(program, sequential_plan(12), executor.threads):
@@ -130,9 +114,9 @@ def test_a_failing_lane_raises_its_own_error_and_leaves_the_executor_usable(
         ),
         specs={"a": SPEC, "b": TensorType("FP32", (1, 1, 6, 6))},
     )
-    program = bind_on_cpu(graph, {}, PackedWeights(), threads=3)
+    program = on_kernels(graph, {}, 3)
     plan = StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2)
-    segments = LanePlan(lay_out(program, plan, executor.threads))
+    segments = in_lanes(program, executor.threads, plan)
     x = torch.randn(SHAPE)
 
     with pytest.raises(InvalidRequest, match=r"'b' .* cannot use the index 99"):
@@ -143,52 +127,27 @@ def test_a_failing_lane_raises_its_own_error_and_leaves_the_executor_usable(
 
 
 def test_threads_go_where_the_work_is() -> None:
-    program = _one_heavy_one_light()
-
+    draw = Drawing(x=(1, 64, 56, 56), y=(1, 8, 6, 6))
+    graph, _ = draw.static(draw.op("aten.relu", "x"), draw.op("aten.relu", "y"))
+    program = on_kernels(graph, {}, 3)
     plan = StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2)
     (segment,) = lay_out(program, plan, threads=4)
 
     assert segment.threads == (3, 1)
 
 
-def _one_heavy_one_light() -> Program:
-    big, small = TensorType("FP32", (1, 64, 56, 56)), TensorType("FP32", (1, 8, 6, 6))
-    graph = OpGraph(
-        "two", {"x": big, "y": small}, {"a": "a", "b": "b"}, {},
-        (
-            Operator("a", "aten.relu", ("x",), ("a",)),
-            Operator("b", "aten.relu", ("y",), ("b",)),
-        ),
-        {"a": big, "b": small},
-    )  # fmt: skip
-    return bind_on_cpu(graph, {}, PackedWeights(), threads=3)
-
-
 #   x ──> rows 1.. ──> add ──> y       both slices begin behind the start of what they read
 #    └──> rows ..-1 ──┘
 def test_a_slice_of_an_input_reads_behind_its_start(executor: CpuExecutor) -> None:
-    rows = TensorType("FP32", (1, 16, 5, 6))
-    bounds: list[dict[str, Literal]] = [
-        {"starts": [start], "ends": [end], "axes": [2], "steps": [1]}
+    draw = Drawing(x=SHAPE)
+    below, above = (
+        draw.op("braid.slice", "x", starts=[start], ends=[end], axes=[2], steps=[1])
         for start, end in ((1, 6), (0, 5))
-    ]
-    graph = OpGraph(
-        name="slices",
-        inputs={"x": SPEC},
-        outputs={"y": "y"},
-        constants={},
-        operators=(
-            Operator("below", "braid.slice", ("x",), ("below",), bounds[0]),
-            Operator("above", "braid.slice", ("x",), ("above",), bounds[1]),
-            Operator("y", "aten.add", ("below", "above"), ("y",)),
-        ),
-        specs=dict.fromkeys(("below", "above", "y"), rows),
     )
-    program = bind_on_cpu(graph, {}, PackedWeights(), executor.threads)
+    graph, _ = draw.static(y=draw.op("aten.add", below, above))
+    program = on_kernels(graph, {}, executor.threads)
     x = torch.randn(SHAPE)
 
-    got = executor.run(
-        program, LanePlan(lay_out(program, sequential_plan(3), executor.threads)), {"x": x}
-    )
+    got = executor.run(program, in_lanes(program, executor.threads), {"x": x})
 
     torch.testing.assert_close(got["y"], x[:, :, 1:] + x[:, :, :-1])

@@ -8,20 +8,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
-from braid.core.graph import Literal, Operator, OpGraph
-from braid.core.plan import Launch, StreamPlan, sequential_plan
-from braid.core.tensor import TensorType
+from braid.core.plan import Launch, StreamPlan
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.memory import Lifetime, plan_memory
 from braid.engine.cpu.segments import find_runner
-from braid.engine.passes.specialise import interpret, specialise
-from braid.engine.program.kernel import PackedWeights
-from tests.engine.cpu.executors import executor_of
+from braid.engine.passes.specialise import interpret
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
+from tests.engine.passes.drawing import Drawing
 
 
 @st.composite
@@ -66,31 +60,13 @@ def test_values_of_lanes_side_by_side_do_not_share() -> None:
 executor = executor_of(threads=2)
 
 
-def chain_with_views() -> tuple[OpGraph, dict[str, Tensor]]:
-    """Relu, a view of its result, two more buffers' worth of work, then the view is read."""
-    wave: dict[str, Literal] = {"shape": [2, 4, 36]}
-    operators = (
-        Operator("a", "aten.relu", ("x",), ("a",)),
-        Operator("v", "braid.reshape", ("a",), ("v",), wave),
-        Operator("b", "aten.sigmoid", ("x",), ("b",)),
-        Operator("c", "aten.tanh", ("b",), ("c",)),
-        Operator("d", "aten.relu", ("c",), ("d",)),
-        Operator("e", "aten.relu", ("v",), ("e",)),
-    )
-    template = OpGraph(
-        name="views",
-        inputs={"x": TensorType("FP32", (2, 4, 6, 6))},
-        outputs={"d": "d", "e": "e", "v": "v"},
-        constants={},
-        operators=operators,
-    )
-    return specialise(template, {}, template.inputs, {})
-
-
 def test_what_a_view_shows_stays_until_the_view_is_read(executor: CpuExecutor) -> None:
-    graph, constants = chain_with_views()
-    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
-    layout = LanePlan(lay_out(program, sequential_plan(len(graph)), executor.threads))
+    draw = Drawing(x=(2, 4, 6, 6))
+    view = draw.op("braid.reshape", draw.op("aten.relu", "x"), shape=[2, 4, 36])
+    other = draw.op("aten.relu", draw.op("aten.tanh", draw.op("aten.sigmoid", "x")))
+    graph, constants = draw.static(other, draw.op("aten.relu", view), view)
+    program = on_kernels(graph, constants, executor.threads)
+    layout = in_lanes(program, executor.threads)
     x = torch.randn(2, 4, 6, 6)
 
     first = executor.run(program, layout, {"x": x})
@@ -103,23 +79,17 @@ def test_what_a_view_shows_stays_until_the_view_is_read(executor: CpuExecutor) -
 @pytest.mark.skipif(find_runner() is None, reason="needs the part in C")
 def test_a_plan_on_several_lanes_takes_little_more_memory(executor: CpuExecutor) -> None:
     width, depth = 2, 12
-    operators, last = [], []
-    for lane in range(width):
-        reads = "x"
-        for place in range(depth):
-            name = f"{lane}.{place}"
-            operators.append(Operator(name, "aten.relu", (reads,), (name,)))
-            reads = name
-        last.append(reads)
-    spec = TensorType("FP32", (1, 8, 32, 32))
-    made = [op.outputs[0] for op in operators]
-    graph = OpGraph(
-        "lanes", {"x": spec}, {n: n for n in last}, {}, tuple(operators), dict.fromkeys(made, spec)
-    )
-    program = bind_on_cpu(graph, {}, PackedWeights(), executor.threads)
+    draw, last = Drawing(x=(1, 8, 32, 32)), []
+    for _ in range(width):
+        y = "x"
+        for _ in range(depth):
+            y = draw.op("aten.relu", y)
+        last.append(y)
+    graph, _ = draw.static(*last)
+    program = on_kernels(graph, {}, executor.threads)
     launches = tuple(Launch(unit, unit // depth) for unit in range(len(graph)))
-    side_by_side = LanePlan(lay_out(program, StreamPlan(launches, width), executor.threads))
-    alone = LanePlan(lay_out(program, sequential_plan(len(graph)), executor.threads))
+    side_by_side = in_lanes(program, executor.threads, StreamPlan(launches, width))
+    alone = in_lanes(program, executor.threads)
 
     for layout in (alone, side_by_side):
         executor.run(program, layout, {"x": torch.randn(1, 8, 32, 32)})

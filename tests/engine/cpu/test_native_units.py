@@ -10,21 +10,17 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Literal, OpGraph
-from braid.core.plan import sequential_plan
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.kernels.native_units import VARIANT, parts_of
 from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.native.find import find_native
 from braid.engine.cpu.segments import NativeSegment
 from braid.engine.passes.attention import fuse_attention
 from braid.engine.passes.body import Weights
 from braid.engine.passes.rotations import fuse_rotations
 from braid.engine.passes.specialise import interpret, specialise
-from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
-from tests.engine.cpu.executors import executor_of
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
 from tests.engine.cpu.executors import vector_width as vector_width
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
 from tests.engine.cpu.test_lanes import random_plan
@@ -51,7 +47,7 @@ def wide(tensors: Weights) -> dict[str, Tensor]:
 
 
 def ran(program: Program, executor: CpuExecutor, inputs: Weights) -> tuple[LanePlan, Weights]:
-    plan = LanePlan(lay_out(program, sequential_plan(len(program.units)), executor.threads))
+    plan = in_lanes(program, executor.threads)
     for _ in range(2):
         outputs = executor.run(program, plan, inputs)
     return plan, outputs
@@ -59,7 +55,7 @@ def ran(program: Program, executor: CpuExecutor, inputs: Weights) -> tuple[LaneP
 
 def check(graph: OpGraph, constants: Weights, executor: CpuExecutor, tolerance: float) -> LanePlan:
     """The graph's numbers on kernels are those of the interpreter in FP64; returns the plan."""
-    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
+    program = on_kernels(graph, constants, executor.threads)
     inputs = {name: torch.randn([int(e) for e in s.shape]) for name, s in graph.inputs.items()}
     plan, got = ran(program, executor, inputs)
     wanted = interpret(graph, wide(constants), wide(inputs))
@@ -86,7 +82,7 @@ def test_attention_of_every_style_and_size(
 ) -> None:
     graph, constants = drawn(style, *shape)
     fused = fuse_attention(graph, constants)
-    program = bind_on_cpu(fused, constants, PackedWeights(), executor.threads)
+    program = on_kernels(fused, constants, executor.threads)
 
     check(fused, constants, executor, 2e-6)
 
@@ -108,7 +104,7 @@ def test_any_number_of_threads_attends_to_the_same(threads: int) -> None:
     """Heads are divided where there are fewer than threads."""
     graph, constants = drawn(STYLES[0], 1, 40, 1, 16)
     fused = fuse_attention(graph, constants)
-    program = bind_on_cpu(fused, constants, PackedWeights(), threads)
+    program = on_kernels(fused, constants, threads)
     unit = next(
         u for u, op in zip(program.units, fused.operators, strict=True) if len(op.inputs) > 2
     )
@@ -128,9 +124,9 @@ def test_rotations_of_every_size(
     shape: tuple[int, int, int, int], angles: int, executor: CpuExecutor
 ) -> None:
     draw, heads = rotations.drawn(shape, angles=angles)
-    graph, constants = rotations.static(draw, rotations.turned(draw, heads, shape[3]))
+    graph, constants = draw.static(rotations.turned(draw, heads, shape[3]))
     fused = fuse_rotations(graph, constants)
-    program = bind_on_cpu(fused, constants, PackedWeights(), executor.threads)
+    program = on_kernels(fused, constants, executor.threads)
 
     check(fused, constants, executor, 1e-6)
 
@@ -153,8 +149,7 @@ def test_a_query_without_keys_is_nan_as_in_torch(executor: CpuExecutor) -> None:
     draw.weights["mask"][2] = -torch.inf
     scores = draw.op("aten.matmul", "x", draw.op("aten.permute", "x", dims=[0, 2, 1]))
     odds = draw.op("aten.softmax", draw.op("aten.add", scores, "mask"), dim=-1)
-    template, weights = draw.graph(draw.op("aten.matmul", odds, "x"))
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(draw.op("aten.matmul", odds, "x"))
 
     check(fuse_attention(graph, constants), constants, executor, 2e-6)
 
@@ -307,8 +302,7 @@ def test_views_need_no_interpreter(
     for kind, attributes in views:
         y = draw.op(kind, y, **attributes)
     last = draw.op("aten.linear", y, draw.constant(7, 20))
-    template, weights = draw.graph(last, *((y, first) if is_output else ()))
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(last, *((y, first) if is_output else ()))
 
     plan = check(graph, constants, executor, 1e-5)
 
@@ -323,9 +317,8 @@ def test_channels_that_lie_side_by_side_are_rows_without_a_copy(executor: CpuExe
     y = draw.op("aten.permute", draw.conv("x", 8, 16), dims=[0, 2, 3, 1])
     y = draw.op("aten.layer_norm", y, draw.constant(16), draw.constant(16), axis=-1, eps=1e-6)
     y = draw.op("aten.linear", y, draw.constant(12, 16))
-    template, weights = draw.graph(draw.conv(draw.op("aten.permute", y, dims=[0, 3, 1, 2]), 12, 8))
-    graph, constants = specialise(template, weights, template.inputs)
-    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
+    graph, constants = draw.static(draw.conv(draw.op("aten.permute", y, dims=[0, 3, 1, 2]), 12, 8))
+    program = on_kernels(graph, constants, executor.threads)
 
     plan = check(graph, constants, executor, 1e-5)
 
@@ -363,9 +356,8 @@ def test_repeated_operands(
     other = draw.constant(*right) if is_constant else "r"
     x = draw.op("aten.relu", "x") if len(left) == 3 else draw.op("braid.max_pool", "x", **POOL)
     y = draw.op(f"aten.{kind}", x, other)
-    template, weights = draw.graph(y, draw.op("aten.relu", draw.op(f"aten.{kind}", y, other)))
-    graph, constants = specialise(template, weights, template.inputs)
-    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
+    graph, constants = draw.static(y, draw.op("aten.relu", draw.op(f"aten.{kind}", y, other)))
+    program = on_kernels(graph, constants, executor.threads)
     inputs = {name: torch.rand([int(e) for e in s.shape]) + 0.5 for name, s in graph.inputs.items()}
 
     _, got = ran(program, executor, inputs)
@@ -417,8 +409,8 @@ def test_views_in_lanes_give_the_interpreter_s_numbers(
 ) -> None:
     graph, constants = random_rows(seed, units=20)
     inputs = {"x": torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(seed))}
-    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
-    plan = LanePlan(lay_out(program, random_plan(graph, seed, barriers), executor.threads))
+    program = on_kernels(graph, constants, executor.threads)
+    plan = in_lanes(program, executor.threads, random_plan(graph, seed, barriers))
 
     for _ in range(2):
         got = executor.run(program, plan, inputs)

@@ -5,29 +5,26 @@ Weights are seeded, inputs those of the benchmarks; batch 1, 4 and 8.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx
-import onnxruntime
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts
 from braid.core.plan import StreamPlan, verify_plan
+from braid.core.precision import FP32, TOLERANCES
 from braid.core.schedule import Stage
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
-from braid.engine.onnx.lowering import lower
-from braid.engine.ops.dtypes import spec_of
-from braid.engine.passes import run_passes
+from braid.engine.cpu.segments import NativeSegment, find_runner
 from braid.engine.passes.fusion import fuse_residuals
-from braid.engine.passes.specialise import specialise
+from braid.engine.passes.precision import in_precision
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Program
@@ -36,11 +33,10 @@ from braid.scheduler.blocks import split_blocks
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from braid.scheduler.units import UnitGraph
+from tests.engine.cpu.executors import in_lanes
+from tests.engine.onnx.oracle import static_graph, through_onnxruntime
 
-TOLERANCE = 1e-4
 THREADS = 2
-
-CASES = [(name, batch) for name in NETWORKS for batch in (1, 4, 8)]
 
 
 class MergesAreCheap:
@@ -73,31 +69,41 @@ def _meet_in_a_block(graph: OpGraph, groups: Sequence[tuple[int, ...]]) -> bool:
     return any(len({*block} & {*group}) > 1 for block in blocks for group in groups)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "batch"), CASES)
-def test_every_kind_of_plan_agrees_with_onnxruntime(name: str, batch: int, tmp_path: Path) -> None:
-    path = export_onnx(name, tmp_path / "network.onnx")
-    network = NETWORKS[name]
-    inputs = dict(zip(network.input_names, network.example_inputs(batch), strict=True))
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    results = session.run(None, {key: tensor.numpy() for key, tensor in inputs.items()})
-    names = [output.name for output in session.get_outputs()]
-    reference = {key: torch.from_numpy(value) for key, value in zip(names, results, strict=True)}
-    template, weights = run_passes(*lower(onnx.load(path)))
+def check_plans(
+    path: Path, inputs: Mapping[str, Tensor], precision: str = FP32, *, native: bool = False
+) -> None:
+    """Every kind of plan agrees with ONNX Runtime, into given memory and into its own."""
+    model = onnx.load(path)
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    expected = through_onnxruntime(model, arrays)
+    reference = {name: torch.from_numpy(array) for name, array in expected.items()}
     executor = CpuExecutor(THREADS)
     try:
         with torch.inference_mode():
-            specs = {key: spec_of(tensor) for key, tensor in inputs.items()}
-            graph, constants = specialise(template, weights, specs)
-            program = bind_on_cpu(fuse_residuals(graph), constants, PackedWeights(), THREADS)
+            graph, constants = static_graph(model, inputs)
+            packed = PackedWeights()
+            narrow = in_precision(fuse_residuals(graph), constants, precision, packed)
+            program = bind_on_cpu(*narrow, packed, THREADS)
             for text, found in plans(program):
-                laid_out = LanePlan(lay_out(program, found, THREADS))
-                given = {key: torch.full_like(tensor, 9) for key, tensor in reference.items()}
+                laid_out = in_lanes(program, THREADS, found)
+                given = {name: torch.full_like(tensor, 9) for name, tensor in reference.items()}
                 executor.run(program, laid_out, inputs, outputs=given)
                 for outputs in (executor.run(program, laid_out, inputs), given):
-                    _, relative = errors(outputs, reference)
-                    assert relative <= TOLERANCE, f"{name}, batch {batch}, {text}"
+                    assert {tensor.dtype for tensor in outputs.values()} == {torch.float32}
+                    assert errors(outputs, reference)[1] <= TOLERANCES.get(precision, 1e-4), text
+                if native and find_runner() is not None:
+                    assert laid_out.compiled is not None
+                    parts = [type(part) for part in laid_out.compiled.parts]
+                    assert parts == [NativeSegment], text
     finally:
         executor.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 4, 8])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_kind_of_plan_agrees_with_onnxruntime(name: str, batch: int, tmp_path: Path) -> None:
+    network = NETWORKS[name]
+    inputs = zip(network.input_names, network.example_inputs(batch), strict=True)
+
+    check_plans(export_onnx(name, tmp_path / "network.onnx"), dict(inputs))

@@ -15,27 +15,13 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from braid.core.graph import Literal, Operator, OpGraph
-from braid.core.plan import sequential_plan
-from braid.core.tensor import TensorType
+from braid.core.graph import OpGraph
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.segments import find_runner
-from braid.engine.passes.specialise import specialise
-from braid.engine.program.kernel import PackedWeights
-from tests.engine.cpu.executors import executor_of
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
 from tests.engine.cpu.test_lanes import random_plan
+from tests.engine.passes.drawing import CONV, Drawing
 
-WINDOW: dict[str, Literal] = {
-    "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False,
-    "output_padding": [0, 0], "groups": 1,
-}  # fmt: skip
-OUTPUTS = {
-    "conv": "conv", "flat": "flat", "dense": "dense", "again": "dense", "squashed": "squashed",
-    "soft": "soft", "narrow": "narrow", "input": "x", "weight": "linear_weight",
-}  # fmt: skip
 WRITTEN = ("conv", "flat", "dense", "squashed", "soft", "narrow")
 """Outputs that a sequential plan writes in place, outside the interpreter."""
 
@@ -45,33 +31,20 @@ executor = executor_of(threads=2)
 
 def graph() -> tuple[OpGraph, dict[str, Tensor]]:
     generator = torch.Generator().manual_seed(7)
-    weights = {
+    draw = Drawing(x=(2, 8, 6, 6))
+    draw.weights |= {
         "conv_weight": torch.randn(4, 8, 3, 3, generator=generator) * 0.1,
         "narrow_weight": torch.randn(1, 8, 3, 3, generator=generator) * 0.1,
         "linear_weight": torch.randn(10, 144, generator=generator) * 0.1,
     }
-    operators = (
-        Operator(
-            "conv",
-            "aten.convolution",
-            ("x", "conv_weight", ""),
-            ("conv",),
-            {**WINDOW, "epilogue": [["aten.relu"]]},
-        ),
-        Operator("narrow", "aten.convolution", ("x", "narrow_weight", ""), ("narrow",), WINDOW),
-        Operator("flat", "braid.reshape", ("conv",), ("flat",), {"shape": [2, 144]}),
-        Operator("dense", "aten.linear", ("flat", "linear_weight"), ("dense",)),
-        Operator("squashed", "aten.sigmoid", ("dense",), ("squashed",)),
-        Operator("soft", "aten.softmax", ("dense",), ("soft",), {"dim": 1}),
-    )
-    template = OpGraph(
-        name="outputs",
-        inputs={"x": TensorType("FP32", (2, 8, 6, 6))},
-        outputs=OUTPUTS,
-        constants={name: TensorType("FP32", tuple(w.shape)) for name, w in weights.items()},
-        operators=operators,
-    )
-    return specialise(template, weights, template.inputs, {})
+    conv = draw.op("aten.convolution", "x", "conv_weight", **CONV, epilogue=[["aten.relu"]])
+    narrow = draw.op("aten.convolution", "x", "narrow_weight", **CONV)
+    flat = draw.op("braid.reshape", conv, shape=[2, 144])
+    dense = draw.op("aten.linear", flat, "linear_weight")
+    squashed, soft = draw.op("aten.sigmoid", dense), draw.op("aten.softmax", dense, dim=1)
+    twice = {"dense": dense, "again": dense}
+    made = {"conv": conv, "flat": flat, **twice, "squashed": squashed, "soft": soft}
+    return draw.static(**made, narrow=narrow, input="x", weight="linear_weight")
 
 
 def expected(x: Tensor, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -126,10 +99,9 @@ def check(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
 @pytest.mark.parametrize("seed", [None, *range(6)])
 def test_runs_fill_the_slots_they_are_given(executor: CpuExecutor, seed: int | None) -> None:
     template, constants = graph()
-    program = bind_on_cpu(template, constants, PackedWeights(), executor.threads)
-    units = len(program.units)
-    found = sequential_plan(units) if seed is None else random_plan(template, seed, seed % 2 == 0)
-    plan = LanePlan(lay_out(program, found, executor.threads))
+    program = on_kernels(template, constants, executor.threads)
+    found = None if seed is None else random_plan(template, seed, seed % 2 == 0)
+    plan = in_lanes(program, executor.threads, found)
     inputs = [torch.randn(2, 8, 6, 6) for _ in range(2)]
     wanted = [expected(x, constants) for x in inputs]
     slots = [slot(wanted[0]) for _ in inputs]
@@ -146,8 +118,8 @@ def test_runs_fill_the_slots_they_are_given(executor: CpuExecutor, seed: int | N
 @pytest.mark.skipif(find_runner() is None, reason="needs the part in C")
 def test_dense_outputs_are_written_in_place(executor: CpuExecutor) -> None:
     template, constants = graph()
-    program = bind_on_cpu(template, constants, PackedWeights(), executor.threads)
-    plan = LanePlan(lay_out(program, sequential_plan(len(program.units)), executor.threads))
+    program = on_kernels(template, constants, executor.threads)
+    plan = in_lanes(program, executor.threads)
     x = torch.randn(2, 8, 6, 6)
     outputs = slot(expected(x, constants))
 
@@ -161,17 +133,10 @@ def test_dense_outputs_are_written_in_place(executor: CpuExecutor) -> None:
 @pytest.mark.skipif(find_runner() is None, reason="needs the part in C")
 def test_images_that_only_elementwise_units_touch_stay_row_major(executor: CpuExecutor) -> None:
     """x ─> doubled ─> y, of four axes and three channels."""
-    spec, factor = TensorType("FP32", (2, 3, 5, 7)), torch.tensor(2.0)
-    operators = (
-        Operator("doubled", "aten.mul", ("x", "factor"), ("doubled",)),
-        Operator("y", "aten.relu", ("doubled",), ("y",)),
-    )
-    constants = {"factor": TensorType("FP32", ())}
-    template = OpGraph("chain", {"x": spec}, {"y": "y"}, constants, operators)
-    program = bind_on_cpu(
-        *specialise(template, {"factor": factor}, template.inputs, {}), PackedWeights(), 2
-    )
-    plan = LanePlan(lay_out(program, sequential_plan(len(program.units)), executor.threads))
+    draw = Drawing(x=(2, 3, 5, 7))
+    y = draw.op("aten.relu", draw.op("aten.mul", "x", draw.constant(value=2.0)))
+    program = on_kernels(*draw.static(y=y))
+    plan = in_lanes(program, executor.threads)
     x = torch.randn(2, 3, 5, 7)
     wanted = {"y": (2 * x.double()).relu()}
     outputs = slot(wanted)

@@ -11,16 +11,14 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageOverheads
 from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import Segment
 from braid.engine.cpu.stage_timer import CpuStageTimer, measure_overheads
 from braid.engine.device import AskedStage
 from braid.engine.ops.kinds import operator
-from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.work import estimated_profile
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.samples import TimerOptions
-from tests.engine.cpu.executors import executor_of
+from tests.engine.cpu.executors import executor_of, on_kernels
 from tests.engine.timing.running import finish
 
 SPEC = TensorType("FP32", (4,))
@@ -68,7 +66,7 @@ def test_a_stage_can_be_timed_on_one_thread(executor: CpuExecutor) -> None:
         "g", {"x": SPEC}, {"a": "a"}, {}, (Operator("a", "test.threads", ("x",), ("a",)),),
         {"a": SPEC},
     )  # fmt: skip
-    program = bind_on_cpu(graph, {}, PackedWeights(), threads=2)
+    program = on_kernels(graph, {})
     timer, inputs = CpuStageTimer(executor, 1 << 20, TimerOptions()), {"x": torch.zeros(4)}
 
     def threads_of(count: int | None) -> set[int]:

@@ -6,14 +6,10 @@ import pytest
 import torch
 
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.segments import find_runner
 from braid.engine.passes.specialise import interpret
-from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.yielding import YieldToRequests
-from tests.engine.cpu.executors import executor_of
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
 from tests.engine.cpu.test_lanes import SHAPE, random_graph, random_plan
 
 executor = executor_of(threads=2, slice_us=0.001)
@@ -28,9 +24,9 @@ def test_a_run_cut_at_every_step_and_those_in_between_give_the_right_numbers(
     graph, constants = random_graph(seed, units=20)
     generator = torch.Generator().manual_seed(seed)
     measured, asked = (torch.randn(SHAPE, generator=generator) for _ in range(2))
-    program = bind_on_cpu(graph, constants, PackedWeights(), threads=2)
+    program = on_kernels(graph, constants)
     plan = random_plan(graph, seed, barriers)
-    interrupted, serving = (LanePlan(lay_out(program, plan, executor.threads)) for _ in range(2))
+    interrupted, serving = (in_lanes(program, executor.threads, plan) for _ in range(2))
     answers = []
 
     class Request(YieldToRequests):

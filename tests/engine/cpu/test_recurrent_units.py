@@ -10,7 +10,7 @@ from torch import Tensor
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import CPU_KERNELS, bind_on_cpu
+from braid.engine.cpu.kernels.candidates import CPU_KERNELS
 from braid.engine.cpu.native.find import find_native
 from braid.engine.cpu.segments import NativeSegment
 from braid.engine.ops.dtypes import spec_of
@@ -18,6 +18,7 @@ from braid.engine.ops.kinds import call
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import on_kernels
 from tests.engine.cpu.executors import vector_width as vector_width
 from tests.engine.cpu.test_kernels import all_kernels
 from tests.engine.cpu.test_native_units import ran
@@ -109,7 +110,7 @@ def test_gates_that_are_far_from_zero_are_shut_or_open() -> None:
 def test_a_layer_needs_no_interpreter() -> None:
     graph, weights, operands = drawn("lstm", "bidirectional", (6, 1, 3, 8))
     executor = CpuExecutor(threads=2)
-    program = bind_on_cpu(graph, weights, PackedWeights(), 2)
+    program = on_kernels(graph, weights)
     x = operands["x"]
     assert x is not None
     plan, got = ran(program, executor, {"x": x})

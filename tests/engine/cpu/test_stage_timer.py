@@ -12,16 +12,14 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency
 from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.device import AskedStage
 from braid.engine.ops.kinds import operator
-from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.comparison import errors
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import TimerOptions, reduce_samples, steady
-from tests.engine.cpu.executors import executor_of
+from tests.engine.cpu.executors import executor_of, on_kernels
 from tests.engine.timing.running import finish
 
 SPEC = TensorType("FP32", (4,))
@@ -54,7 +52,7 @@ def sleepers() -> OpGraph:
 def test_groups_overlap_and_members_of_a_group_do_not(
     executor: CpuExecutor, groups: list[list[int]]
 ) -> None:
-    program = bind_on_cpu(sleepers(), {}, PackedWeights(), threads=2)
+    program = on_kernels(sleepers(), {})
     timer = CpuStageTimer(executor, 1 << 20, TimerOptions())
     inputs = {"x": torch.zeros(4)}
 
@@ -72,7 +70,7 @@ def test_groups_overlap_and_members_of_a_group_do_not(
 def test_activations_beyond_the_budget_are_made_up_with_the_same_layout(
     executor: CpuExecutor,
 ) -> None:
-    program = bind_on_cpu(sleepers(), {}, PackedWeights(), threads=2)
+    program = on_kernels(sleepers(), {})
 
     activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=0)
     a = activations.environment((2,))[program.slots["a"]]

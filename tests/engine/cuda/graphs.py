@@ -12,7 +12,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, verify_plan
 from braid.core.tensor import TensorType
@@ -48,15 +47,6 @@ class RegistryKernels:
 
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
         return cut_output(kernel, merged, threads)
-
-    def bands(
-        self,
-        units: Sequence[int],
-        graph: OpGraph,
-        constants: Mapping[str, Tensor],
-        packed: PackedWeights,
-    ) -> Kernel:
-        raise InvalidArtefact("torch's kernels have no bands")
 
 
 def random_graph(seed: int, units: int) -> tuple[OpGraph, dict[str, Tensor]]:

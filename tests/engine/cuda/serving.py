@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
-from braid.core.graph import OpGraph
 from braid.engine.cuda.backend import CudaBackend
 from braid.engine.cuda.identity import GpuIdentity
 from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
-from braid.engine.importer.artefact import write_artefact
-from braid.engine.importer.host.report import Report, Verified
 from braid.engine.timing.samples import TimerOptions
 from tests.engine.cuda.graphs import RegistryKernels
 from tests.engine.cuda.recording import RecordingDriver
@@ -23,7 +18,6 @@ GPU = GpuIdentity(
     "NVIDIA H200", (9, 0), 132, 140 << 30, "580.65.06", "13.0", "91002", "2.11.0+cu130"
 )
 ARENA_BYTES = 1 << 20
-DIGEST = "d" * 64
 
 
 class ServedGpu(ServedWorker):
@@ -39,16 +33,6 @@ class ServedGpu(ServedWorker):
         backend = CudaBackend(self.driver, GPU, lambda _: RegistryKernels(), timer, host_threads=1)
         backend.lock_pages(torch.frombuffer(self.arena, dtype=torch.uint8))
         return backend
-
-
-def artefact(folder: Path, graph: OpGraph, weights: Mapping[str, Tensor]) -> Path:
-    """A graph as the importer leaves it."""
-    shapes = {name: tuple(map(int, spec.shape)) for name, spec in graph.inputs.items()}
-    verified = Verified("none", (1,), 0.0, 1e-4)
-    write_artefact(
-        folder, graph, weights, Report(DIGEST, 1, "onnx", 17, None, (), shapes, {}, (), verified)
-    )
-    return folder
 
 
 Fault = Callable[[], Exception]

@@ -13,11 +13,8 @@ from benchmarks.networks.registry import NETWORKS
 from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
 from braid.engine.cuda.executor import CudaExecutor
-from braid.engine.onnx.lowering import lower
-from braid.engine.ops.dtypes import spec_of
-from braid.engine.passes import run_passes
 from braid.engine.passes.fusion import fuse_residuals
-from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Binding, bind
@@ -26,6 +23,7 @@ from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from tests.engine.cuda.graphs import RegistryKernels
 from tests.engine.cuda.recording import RecordingDriver, races
+from tests.engine.onnx.oracle import static_graph
 
 PLANNERS = ("sequential", "greedy", "lios", "opara", "nimble", "rammer", "ios-merge(r=none,s=8)")
 
@@ -43,10 +41,8 @@ def test_plans_of_every_planner_are_captured_without_races(name: str, tmp_path: 
     network = NETWORKS[name]
     path = export_onnx(name, tmp_path / "network.onnx")
     inputs = dict(zip(network.input_names, network.example_inputs(1), strict=True))
-    template, weights = run_passes(*lower(onnx.load(path)))
     with torch.inference_mode():
-        specs = {key: spec_of(tensor) for key, tensor in inputs.items()}
-        graph, constants = specialise(template, weights, specs)
+        graph, constants = static_graph(onnx.load(path), inputs)
         graph = fuse_residuals(graph)
         program = bind(graph, constants, Binding(RegistryKernels(), 1, PackedWeights()))
         reference = interpret(graph, constants, inputs)

@@ -34,7 +34,8 @@ from braid.engine.link.messages import (
 from braid.engine.passes.specialise import interpret, specialise
 from tests.engine.cuda.graphs import bound, random_graph, random_plan
 from tests.engine.cuda.recording import CudaError
-from tests.engine.cuda.serving import DIGEST, GPU, ServedGpu, artefact, fail_launches
+from tests.engine.cuda.serving import GPU, ServedGpu, fail_launches
+from tests.engine.worker.serving import DIGEST, artefact
 
 TEMPLATE, WEIGHTS = random_graph(seed=10, units=80)
 GRAPH, CONSTANTS = specialise(TEMPLATE, WEIGHTS, TEMPLATE.inputs)

@@ -15,14 +15,26 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from braid.engine.importer.artefact import load_artefact
+from braid.engine.importer.artefact import Artefact, load_artefact
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.request import Hints, ImportLimits, ImportRequest
-from braid.engine.importer.sandbox.pipeline import import_upload
+from braid.engine.importer.sandbox.pipeline import Study, import_upload, study_batch
+from braid.engine.importer.upload.batch_axis import without_batch_symbol
 from braid.engine.importer.upload.uploaded_model import open_upload
+from braid.engine.importer.upload.whole_model import as_one_unit
+from braid.engine.importer.verification.example_inputs import find_example
+from braid.engine.importer.verification.reference import ReferenceModel, open_reference
+from braid.engine.importer.verification.verify import Subject
+from braid.engine.onnx.lowering import lower
+from braid.engine.onnx.prepare import prepare
+from braid.engine.onnx.structure import multiplies_integers
 from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import interpret, specialise, static_inputs
+
+MEMORY = 1 << 30
+"""Bytes that tensors of a study may take."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -86,12 +98,38 @@ def answers(
     """Outputs of the imported model, through its artefact."""
     (folder / "upload").write_bytes(model.SerializeToString())
     made = import_here(folder / "upload", folder / "artefact", samples, shapes=shapes)
-    artefact = load_artefact(made)
+    return computed(load_artefact(made), inputs)
+
+
+def computed(artefact: Artefact, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Outputs of an artefact, by the plain interpreter."""
     tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
-    statics = {name: tensors[name] for name in static_inputs(artefact.graph)}
     specs = {name: spec_of(tensor) for name, tensor in tensors.items()}
+    statics = {name: tensors[name] for name in static_inputs(artefact.graph)}
     graph, constants = specialise(artefact.graph, artefact.weights, specs, statics)
     return {name: found.numpy() for name, found in interpret(graph, constants, tensors).items()}
+
+
+def studied(
+    made: onnx.ModelProto,
+    folder: Path,
+    reference: ReferenceModel | None = None,
+    *,
+    whole: bool = False,
+    batchable: bool = False,
+) -> Study:
+    """How an import would serve a model, lowered or as one unit."""
+    upload = folder / "upload"
+    upload.write_bytes(made.SerializeToString())
+    oracle = open_reference(upload, on_integers=multiplies_integers(made))
+    if whole:
+        template, weights, _ = as_one_unit(made, (), lambda: oracle, {})
+    else:
+        template, weights = run_passes(*lower(prepare(made)))
+    plain = without_batch_symbol(template)
+    example = find_example(plain, weights, oracle, MEMORY, {})
+    subject = Subject(plain, weights, example, MEMORY, batchable=batchable)
+    return study_batch(subject, reference or oracle)
 
 
 def map_much_with_torch(folder: Path, size_bytes: int) -> Path:

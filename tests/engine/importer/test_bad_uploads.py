@@ -3,15 +3,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import onnx
 import pytest
-from onnx import helper
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from campaigns.fuzz.forked import run_importer
 from tests.engine.importer.running import imported, left_in
-from tests.models.bad_onnx import BAD, unsupported
-from tests.models.graphs import model
+from tests.models.bad_onnx import BAD, of, unsupported
 
 _IN_CI = {
     *("empty", "a thousand nested Ifs", "thirty doubling functions", "Loop of 2^62"),
@@ -63,10 +60,7 @@ async def test_unsupported_operators_are_named_all_at_once(tmp_path: Path) -> No
 
 
 def test_a_model_at_odds_with_itself_is_refused_by_the_reference() -> None:
-    weight = helper.make_node("Constant", [], ["w"], value_floats=[1.0, 2.0, 3.0])
-    made: onnx.ModelProto = model([weight, helper.make_node("Add", ["x", "w"], ["y"])])
-
-    outcome = run_importer(made.SerializeToString())
+    outcome = run_importer(of("w = Constant<value_floats=[1.0, 2.0, 3.0]>()  y = Add(x, w)"))
 
     assert outcome.kind == "refused", outcome
     assert "does not run" in outcome.detail

@@ -7,29 +7,21 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from braid.engine.importer.artefact import Artefact, load_artefact
 from braid.engine.ops.dtypes import DTYPE_NAMES
 from tests.engine.importer.running import import_here
-from tests.models.graphs import as_model, graph, tensors
-
-FP16 = TensorProto.FLOAT16
+from tests.models.graphs import from_x, parsed
 
 
-def half(nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray]) -> onnx.ModelProto:
+def half(body: str, **constants: np.ndarray) -> onnx.ModelProto:
     """A model from x [n, 8] to y [n, 8], both FP16."""
-    shapes = tensors(FP16, x=["n", 8]), tensors(FP16, y=["n", 8])
-    return as_model(graph(nodes, *shapes, constants))
+    return parsed(f"(float16[n, 8] x) => (float16[n, 8] y) {{ {body} }}", constants)
 
 
-def linear(*, scale: float = 0.3) -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"]),
-        helper.make_node("Tanh", ["h"], ["y"]),
-    ]
-    weight = np.random.default_rng(0).normal(0, scale, (8, 8)).astype(np.float16)
-    return half(nodes, {"w": weight})
+def drawn(dtype: type) -> np.ndarray:
+    return np.random.default_rng(0).normal(0, 0.3, (8, 8)).astype(dtype)
 
 
 def types(artefact: Artefact) -> set[str]:
@@ -45,7 +37,7 @@ def imported(model: onnx.ModelProto, folder: Path) -> Artefact:
 
 
 def test_weights_become_fp32_and_the_edges_stay(tmp_path: Path) -> None:
-    found = imported(linear(), tmp_path)
+    found = imported(half("h = MatMul(x, w)  y = Tanh(h)", w=drawn(np.float16)), tmp_path)
 
     assert types(found) == {"FP16", "FP32"}
     assert {tensor.dtype.itemsize for tensor in found.weights.values()} == {4}
@@ -58,16 +50,13 @@ def test_weights_become_fp32_and_the_edges_stay(tmp_path: Path) -> None:
 
 #   x BF16 ──> Cast(FP32) ──> MatMul ──> Cast(BF16) ──> y
 def test_bf16_is_compared_with_onnxruntime_where_that_runs_it(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
-        helper.make_node("MatMul", ["wide", "w"], ["h"]),
-        helper.make_node("Cast", ["h"], ["y"], to=TensorProto.BFLOAT16),
-    ]
-    weight = np.random.default_rng(0).normal(0, 0.3, (8, 8)).astype(np.float32)
-    bf16 = TensorProto.BFLOAT16
-    shapes = tensors(bf16, x=["n", 8]), tensors(bf16, y=["n", 8])
+    made = parsed(
+        """(bfloat16[n, 8] x) => (bfloat16[n, 8] y)
+        { wide = Cast<to=1>(x)  h = MatMul(wide, w)  y = Cast<to=16>(h) }""",
+        {"w": drawn(np.float32)},
+    )
 
-    found = imported(as_model(graph(nodes, *shapes, {"w": weight})), tmp_path)
+    found = imported(made, tmp_path)
 
     assert found.report.verified.reference.startswith("onnxruntime")
     assert found.report.narrow_type == "BF16"
@@ -75,16 +64,14 @@ def test_bf16_is_compared_with_onnxruntime_where_that_runs_it(tmp_path: Path) ->
 
 
 def test_a_model_that_overflows_in_fp16_is_served_as_it_is(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Mul", ["x", "large"], ["h"]),  # infinite in FP16, not in FP32
-        helper.make_node("Transpose", ["h"], ["t"]),  # moves what FP16 holds
-        helper.make_node("Transpose", ["t"], ["u"]),
-        helper.make_node("Mul", ["u", "small"], ["y"]),
-    ]
-    large = np.array(60000, np.float16)
-    constants = {"large": large, "small": np.array(1 / 1024, np.float16)}
+    made = half(
+        # h is infinite in FP16, not in FP32; the others move what FP16 holds
+        "h = Mul(x, large)  t = Transpose(h)  u = Transpose(t)  y = Mul(u, small)",
+        large=np.array(60000, np.float16),
+        small=np.array(1 / 1024, np.float16),
+    )
 
-    found = imported(half(nodes, constants), tmp_path)
+    found = imported(made, tmp_path)
 
     assert {tensor.dtype.itemsize for tensor in found.weights.values()} <= {2}
     (warning,) = [text for text in found.report.warnings if "FP16" in text]
@@ -93,16 +80,13 @@ def test_a_model_that_overflows_in_fp16_is_served_as_it_is(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("inside", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
 def test_a_file_between_fp32_edges_is_known_by_what_is_inside(inside: int, tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Cast", ["x"], ["narrow"], to=inside),
-        helper.make_node("Add", ["narrow", "narrow"], ["twice"]),
-        helper.make_node("Cast", ["twice"], ["y"], to=TensorProto.FLOAT),
-    ]
-    made = as_model(graph(nodes, tensors(x=["n", 8]), tensors(y=["n", 8])))
-    made.opset_import[0].version = 17
+    found = imported(
+        from_x(
+            f"narrow = Cast<to={inside}>(x)  s = Add(narrow, narrow)  y = Cast<to=1>(s)", "n, 8"
+        ),
+        tmp_path,
+    )
 
-    found = imported(made, tmp_path)
-
-    name = "FP16" if inside == FP16 else "BF16"
+    name = "FP16" if inside == TensorProto.FLOAT16 else "BF16"
     assert found.report.narrow_type == name
     assert [op.kind for op in found.graph.operators] == ["aten.add"]

@@ -11,7 +11,6 @@ import onnx
 import psutil
 import pytest
 import torch
-from onnx import helper
 from torch import Tensor, nn
 
 from braid.core.errors import ImportLimitExceeded, ModelImportError
@@ -21,10 +20,10 @@ from braid.engine.importer.host.request import GIB, ImportLimits
 from braid.engine.processes.child import is_more, oom_kills
 from tests.engine.importer.running import imported, importers, left_in, map_much_with_torch
 from tests.engine.pt2.programs import save
-from tests.models.bad_onnx import KEEPS, loop_body, slow
-from tests.models.graphs import model
+from tests.models.bad_onnx import loop, slow
+from tests.models.graphs import from_x
 
-RELU = model([helper.make_node("Relu", ["x"], ["y"])]).SerializeToString()
+RELU = from_x("y = Relu(x)").SerializeToString()
 
 
 async def test_progress_grows_to_the_end(tmp_path: Path) -> None:
@@ -59,12 +58,10 @@ async def test_a_busy_import_ends_at_the_cpu_limit(tmp_path: Path) -> None:
 async def test_a_run_whose_length_follows_from_content_ends_at_its_own_limit(
     tmp_path: Path,
 ) -> None:
-    nodes = [
-        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
-        helper.make_node("Greater", ["most", "low"], ["always"]),
-        helper.make_node("Loop", ["", "always", "x"], ["y"], body=loop_body(KEEPS)),
-    ]
-    by_content = model(nodes, {"low": np.array(-1e9, np.float32)})
+    by_content = from_x(
+        f"most = ReduceMax<keepdims=0>(x)  always = Greater(most, low)  {loop(', always, x')}",
+        low=np.float32(-1e9),
+    )
 
     with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_RUN_SECONDS"):
         await imported(by_content, tmp_path, ImportLimits(run_seconds=0.5))
@@ -147,10 +144,10 @@ async def test_intermediate_tensors_beyond_the_memory_limit_are_refused(
 
 def _wide() -> bytes:
     """A sum over a tensor of 4 GiB."""
-    sizes = helper.make_node("Constant", [], ["s"], value_ints=[1 << 14, 1 << 16])
-    wide = helper.make_node("Expand", ["x", "s"], ["w"])
-    total = helper.make_node("ReduceSum", ["w"], ["y"], keepdims=0)
-    return model([sizes, wide, total], shape=["n", 1]).SerializeToString()
+    made = from_x(
+        "wide = Expand(x, sizes)  y = ReduceSum<keepdims=0>(wide)", "n, 1", sizes=[1 << 14, 1 << 16]
+    )
+    return made.SerializeToString()
 
 
 async def test_an_artefact_over_the_file_limit_is_refused(
@@ -164,9 +161,8 @@ async def test_an_artefact_over_the_file_limit_is_refused(
 
 def _heavy() -> bytes:
     """4 MiB of weights."""
-    product = helper.make_node("MatMul", ["x", "w"], ["y"])
-    weights = {"w": np.ones((1024, 1024), np.float32)}
-    return model([product], weights, shape=["n", 1024]).SerializeToString()
+    weights = np.ones((1024, 1024), np.float32)
+    return from_x("y = MatMul(x, w)", "n, 1024", w=weights).SerializeToString()
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ from braid.engine.importer.host.report import read_report, report_from_json, rep
 from braid.engine.importer.padding import padded_axes
 from braid.engine.importer.verification.compare import TOLERANCE
 from braid.engine.importer.verification.reference import open_reference
-from tests.engine.importer.running import import_here
-from tests.engine.importer.test_rows_apart import studied
+from tests.engine.importer.running import import_here, studied
 
 RNG = np.random.default_rng(0)
 LOWEST = float(np.finfo(np.float32).min)

@@ -15,7 +15,7 @@ from braid.engine.ops.whole import KIND
 from braid.engine.passes.specialise import interpret
 from tests.engine.importer.running import import_here
 from tests.engine.quantised.models import quantised
-from tests.engine.quantised.test_networks import example, static_graph
+from tests.engine.quantised.test_networks import example, units_of
 
 NAMES = ["separable", "attention"]
 
@@ -43,7 +43,7 @@ def test_sessions_compute_what_the_operators_say(
     name: str, operators: bool, signed: bool, tmp_path: Path
 ) -> None:
     file = quantised(name, tmp_path, signed=signed, per_channel=False, operators=operators)
-    graph, constants = static_graph(file, on_integers=False)
+    graph, constants = units_of(file, on_integers=False)
     x = example(graph)
     (wanted,) = interpret(graph, constants, {"x": x}).values()
 

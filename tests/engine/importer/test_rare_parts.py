@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from braid.core.errors import ModelImportError
 from tests.engine.importer.running import Shapes, answers
-from tests.models.graphs import as_model, graph, tensors
+from tests.models.graphs import as_model, graph, parsed, tensors
 
 X = np.random.default_rng(7).standard_normal((2, 3)).astype(np.float32)
 VALUES = np.array([1, 2, 3], np.float32)
@@ -134,8 +134,8 @@ def test_sparse_constants_are_bounded_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("last", ["Relu", "Unique"])
 def test_an_output_listed_twice_is_answered_once(last: str, tmp_path: Path) -> None:
-    nodes = [helper.make_node(last, ["x"], ["y"]), helper.make_node("Neg", ["y"], ["z"])]
-    made = as_model(graph(nodes, tensors(x=["n", 3]), tensors(y=None, z=None)))
+    text = f"(float[n, 3] x) => (float[] y, float[] z) {{ y = {last}(x)  z = Neg(y) }}"
+    made = parsed(text)
     made.graph.output.append(made.graph.output[0])
     session = onnxruntime.InferenceSession(made.SerializeToString())
     expected = dict(zip(("y", "z", "y"), session.run(None, {"x": X}), strict=True))
@@ -148,11 +148,8 @@ def test_an_output_listed_twice_is_answered_once(last: str, tmp_path: Path) -> N
 
 
 def without_a_shape(*op_types: str) -> onnx.ModelProto:
-    nodes = [
-        helper.make_node(op_type, [f"v{i}" if i else "x"], [f"v{i + 1}"])
-        for i, op_type in enumerate(op_types)
-    ]
-    return as_model(graph(nodes, tensors(x=None), tensors(**{f"v{len(nodes)}": None})))
+    steps = [f"v{i + 1} = {op_type}({f'v{i}' if i else 'x'})" for i, op_type in enumerate(op_types)]
+    return parsed(f"(float[] x) => (float[] v{len(steps)}) {{ {' '.join(steps)} }}")
 
 
 @pytest.mark.parametrize(
@@ -190,18 +187,15 @@ AUDIO = np.random.default_rng(3).standard_normal(1323).astype(np.float32)
 
 def over_samples(frame: int, frames: int) -> onnx.ModelProto:
     """Frames of a signal of one open axis, and a convolution over some of them."""
-    nodes = [
-        helper.make_node("Reshape", ["audio", "frame"], ["rows"]),
-        helper.make_node("Unsqueeze", ["rows", "axes"], ["image"]),
-        helper.make_node("Conv", ["image", "w"], ["y"]),
-    ]
-    constants = {
-        "frame": np.array([-1, frame]),
-        "axes": np.array([0, 1]),
-        "w": np.ones((1, 1, frames, frame), np.float32),
-    }
-    drawn = graph(nodes, tensors(audio=["samples"]), tensors(y=None), constants)
-    return as_model(drawn)
+    return parsed(
+        """(float[samples] audio) => (float[] y)
+        { rows = Reshape(audio, frame)  image = Unsqueeze(rows, axes)  y = Conv(image, w) }""",
+        {
+            "frame": [-1, frame],
+            "axes": [0, 1],
+            "w": np.ones((1, 1, frames, frame), np.float32),
+        },
+    )
 
 
 @pytest.mark.parametrize(("frame", "frames"), [(160, 1), (147, 1), (160, 3), (512, 1)])

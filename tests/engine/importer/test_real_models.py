@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from braid.core.tensor import TensorType
 from braid.engine.importer.artefact import Artefact, load_artefact
 from braid.engine.importer.verification.compare import relative_error
-from braid.engine.ops.dtypes import spec_of
-from braid.engine.passes.specialise import interpret, specialise
-from tests.engine.importer.running import imported
+from tests.engine.importer.running import computed, imported
 from tests.models.real import (
     LIGHT_MODELS,
     REAL_MODELS,
@@ -25,18 +25,9 @@ from tests.models.real import (
     real_path,
 )
 
-_IN_CI = {"squeezenet", "ppocr2_cls", "silero"}
+_IN_CI = {"squeezenet", "ppocr2_cls", "ppocr6_rec", "silero", "silero_half", "magika"}
 _FIXED = ("ddddocr_det", "ddddocr_rec")  # declare batch 1
-_BATCHED = (
-    "nudenet",
-    "ppocr4_det",
-    "ppocr4_rec",
-    "ppocr2_cls",
-    "ppocr6_det",
-    "ppocr6_rec",
-    "magika",
-)
-_UNBATCHED = tuple(name for name in REAL_MODELS if name not in (*_BATCHED, *_FIXED))
+_BATCHED = tuple(name for name in REAL_MODELS if name in ("nudenet", "magika") or "ppocr" in name)
 
 
 def each(names: Iterable[str]) -> list[Any]:
@@ -47,24 +38,20 @@ def each(names: Iterable[str]) -> list[Any]:
     ]
 
 
-def outputs(artefact: Artefact, inputs: Arrays) -> dict[str, torch.Tensor]:
-    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
-    specs = {name: spec_of(tensor) for name, tensor in tensors.items()}
-    static = {name: tensors[name] for name in artefact.report.static_inputs}
-    graph, constants = specialise(artefact.graph, artefact.weights, specs, static)
-    return interpret(graph, constants, tensors)
-
-
-def oracle(upload: bytes, inputs: Arrays) -> dict[str, torch.Tensor]:
+def oracle(upload: bytes, inputs: Arrays) -> dict[str, NDArray[Any]]:
     session = onnxruntime.InferenceSession(upload, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, map(torch.from_numpy, session.run(None, dict(inputs))), strict=True))
+    return dict(zip(names, session.run(None, dict(inputs)), strict=True))
 
 
-def assert_agree(artefact: Artefact, upload: bytes, inputs: Arrays, tolerance: float) -> None:
-    got, expected = outputs(artefact, inputs), oracle(upload, inputs)
-    for name, wanted in expected.items():
-        assert relative_error(wanted, got[name]) <= tolerance, name
+def error(wanted: NDArray[Any], got: NDArray[Any]) -> float:
+    return relative_error(torch.from_numpy(wanted), torch.from_numpy(got))
+
+
+def assert_agree(artefact: Artefact, upload: bytes, inputs: Arrays) -> None:
+    got = computed(artefact, inputs)
+    for name, wanted in oracle(upload, inputs).items():
+        assert error(wanted, got[name]) <= 1e-4, name
 
 
 @pytest.mark.parametrize("name", each(LIGHT_MODELS))
@@ -78,46 +65,41 @@ async def test_a_light_model_of_batch_1_answers_any_batch(name: str, tmp_path: P
     assert artefact.report.warnings == ()
     assert artefact.report.verified.batches == (1, 3, 5)
     images = light_inputs(name, batch=8)
-    together = outputs(artefact, images)["logits"]
+    together = computed(artefact, images)["logits"]
     for row in range(8):
         one = {key: value[row : row + 1] for key, value in images.items()}
         (alone,) = oracle(upload, one).values()
-        assert relative_error(alone, together[row : row + 1]) < 1e-4
+        assert error(alone, together[row : row + 1]) < 1e-4
 
 
-@pytest.mark.parametrize("name", each(_BATCHED))
-async def test_a_real_model_with_an_open_batch_is_batched(name: str, tmp_path: Path) -> None:
-    upload = real_path(name).read_bytes()
-
-    artefact = load_artefact(await imported(upload, tmp_path))
-
-    assert artefact.report.batch is not None
-    assert not artefact.report.warnings
-    assert_agree(artefact, upload, REAL_MODELS[name].inputs(3), 1e-4)
-
-
-@pytest.mark.parametrize("name", each(_UNBATCHED))
-async def test_a_model_whose_leading_extent_is_no_batch_is_served_as_it_is(
+@pytest.mark.parametrize("name", each(REAL_MODELS))
+async def test_a_real_model_is_batched_where_its_leading_extent_is_a_batch(
     name: str, tmp_path: Path
 ) -> None:
     upload = real_path(name).read_bytes()
 
     artefact = load_artefact(await imported(upload, tmp_path))
 
-    assert artefact.report.batch is None
-    shapes = [spec.shape for spec in artefact.graph.inputs.values()]
-    assert not any("batch" in shape for shape in shapes)
-    assert_agree(artefact, upload, REAL_MODELS[name].inputs(1), 1e-4)
+    is_batched = name in _BATCHED
+    if name not in _FIXED:
+        shapes = [spec.shape for spec in artefact.graph.inputs.values()]
+        assert (artefact.report.batch is not None) == is_batched
+        assert any("batch" in shape for shape in shapes) == is_batched
+    assert not (is_batched and artefact.report.warnings)
+    assert_agree(artefact, upload, REAL_MODELS[name].inputs(3 if is_batched else 1))
 
 
-async def test_silero_keeps_its_rate_as_a_static_input(tmp_path: Path) -> None:
+async def test_the_rate_of_silero_is_a_static_input_that_chooses_its_branch(tmp_path: Path) -> None:
     upload = real_path("silero").read_bytes()
+    inputs = REAL_MODELS["silero"].inputs(1)
+    at_8_khz = {"sr": np.array(8000, np.int64), "input": inputs["input"][:, ::2]}
 
-    report = load_artefact(await imported(upload, tmp_path)).report
+    artefact = load_artefact(await imported(upload, tmp_path))
 
-    assert report.static_inputs == ("sr",)
-    assert report.static_values == {"sr": 16000}
-    assert report.example_shapes["sr"] == ()
+    assert artefact.report.static_inputs == ("sr",)
+    assert artefact.report.static_values == {"sr": 16000}
+    assert artefact.report.example_shapes["sr"] == ()
+    assert_agree(artefact, upload, {**inputs, **at_8_khz})
 
 
 @pytest.mark.ci

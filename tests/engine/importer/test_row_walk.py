@@ -16,10 +16,10 @@ from braid.engine.importer.rows.whole import batch_axes_of_whole
 from braid.engine.importer.upload.batch_axis import guess_batch
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
-from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import OPS
 from braid.engine.passes import run_passes
-from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.passes.specialise import interpret
+from tests.engine.onnx.oracle import static_graph
 
 EXTENT = 5  # of symbols other than n
 
@@ -202,10 +202,8 @@ def test_rows_that_stay_apart(name: str, way: str) -> None:
 @pytest.mark.parametrize("name", APART)
 def test_what_is_shown_to_stay_apart_does(name: str) -> None:
     made = parsed(APART[name][0])
-    template, weights = run_passes(*lower(prepare(made)))
     inputs = specs_of(made, 3)
-    specs = {name: spec_of(x) for name, x in inputs.items()}
-    run = specialise(template, weights, specs)
+    run = static_graph(made, inputs)
     before = interpret(*run, inputs)
     strange = {
         n: torch.cat([x[:1], x[1:] * torch.nan if x.is_floating_point() else x[1:] + 1])

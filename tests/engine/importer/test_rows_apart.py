@@ -10,45 +10,19 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import helper
 from onnxruntime.quantization import quantize_dynamic
 
 from braid.core.errors import UnsupportedOperators
-from braid.engine.importer.sandbox.pipeline import Study, study_batch
-from braid.engine.importer.upload.batch_axis import without_batch_symbol
-from braid.engine.importer.upload.whole_model import as_one_unit
 from braid.engine.importer.verification.example_inputs import find_example
 from braid.engine.importer.verification.reference import open_reference
-from braid.engine.importer.verification.verify import Subject
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
-from braid.engine.onnx.structure import multiplies_integers
 from braid.engine.passes import run_passes
-from tests.models.graphs import as_model, graph, model, own_function, tensors
+from tests.engine.importer.running import MEMORY, studied
+from tests.models.graphs import from_x, model, own_function, parsed
 
-MEMORY = 1 << 30
 RNG = np.random.default_rng(0)
-
-
-def studied(
-    made: onnx.ModelProto, folder: Path, *, whole: bool = False, batchable: bool = False
-) -> Study:
-    """How an import would serve a model, lowered or as one unit."""
-    upload = folder / "upload"
-    upload.write_bytes(made.SerializeToString())
-    reference = open_reference(upload, on_integers=multiplies_integers(made))
-    if whole:
-        template, weights, _ = as_one_unit(made, (), lambda: reference, {})
-    else:
-        template, weights = run_passes(*lower(prepare(made)))
-    plain = without_batch_symbol(template)
-    example = find_example(plain, weights, reference, MEMORY, {})
-    return study_batch(Subject(plain, weights, example, MEMORY, batchable=batchable), reference)
-
-
-def contributed(made: onnx.ModelProto) -> onnx.ModelProto:
-    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    return made
 
 
 def real(*shape: int) -> np.ndarray[Any, Any]:
@@ -60,16 +34,12 @@ def tagger(folder: Path, padding: int) -> onnx.ModelProto:
     """A recurrent network in 8 bits over a vocabulary of 40, some rows of which are zeros."""
     words = real(40, 16)
     words[:padding] = 0
-    nodes = [
-        helper.make_node("Gather", ["words", "ids"], ["rows"]),
-        helper.make_node("Transpose", ["rows"], ["steps"], perm=[1, 0, 2]),
-        helper.make_node("LSTM", ["steps", "w", "r"], ["all"], hidden_size=24),
-        helper.make_node("Squeeze", ["all", "one"], ["last"]),
-        helper.make_node("Transpose", ["last"], ["y"], perm=[1, 0, 2]),
-    ]
-    weights = {"words": words, "w": real(1, 96, 16), "r": real(1, 96, 24), "one": np.array([1])}
-    inputs = tensors(TensorProto.INT64, ids=["n", 6])
-    made = as_model(graph(nodes, inputs, tensors(y=["n", 6, 24]), weights))
+    text = """(int64[n, 6] ids) => (float[n, 6, 24] y) {
+      rows = Gather(words, ids)  steps = Transpose<perm=[1, 0, 2]>(rows)
+      all = LSTM<hidden_size=24>(steps, w, r)  last = Squeeze(all, one)
+      y = Transpose<perm=[1, 0, 2]>(last) }"""
+    weights = {"words": words, "w": real(1, 96, 16), "r": real(1, 96, 24), "one": [1]}
+    made = parsed(text, weights)
     onnx.save(made, folder / "plain.onnx")
     quantize_dynamic(folder / "plain.onnx", folder / "quantised.onnx")
     return onnx.load(folder / "quantised.onnx")
@@ -159,64 +129,43 @@ def test_rows_of_rare_operators_share_a_batch_where_onnxruntime_runs_them(
     assert (study.batch is None) is (name == "windows beyond")
 
 
-QUANTISED = [
-    helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
-    helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
-]
-BY_HAND = [
-    helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
-    helper.make_node("Div", ["most", "steps"], ["scale"]),
-    helper.make_node("QuantizeLinear", ["x", "scale"], ["q"]),
-    helper.make_node("DequantizeLinear", ["q", "scale"], ["y"]),
-]
-STEPS = {"steps": np.float32(255), "yes": np.array(True), "trips": np.array(2)}
+def quantised(x: str, y: str) -> str:
+    """Nodes that round ``x`` to 8 bits of its own range."""
+    return f"q, s, z = DynamicQuantizeLinear({x})  {y} = DequantizeLinear(q, s, z)"
 
 
-def body(name: str, reads: Sequence[str] = (), *, loop: bool = False) -> onnx.GraphProto:
-    """QUANTISED on the value that a subgraph reads, or on x outside of it."""
-    value = reads[-1] if reads else "x"
-    nodes = [
-        helper.make_node("DynamicQuantizeLinear", [value], ["q", "scale", "zero"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], [name]),
-    ]
-    outputs = tensors(**{name: None})
-    inputs = tensors(**{value: None}) if reads else []
-    if loop:
-        nodes.insert(0, helper.make_node("Identity", ["go"], ["on"]))
-        inputs = [*tensors(TensorProto.INT64, i=[]), *tensors(TensorProto.BOOL, go=[]), *inputs]
-        outputs = [*tensors(TensorProto.BOOL, on=[]), *outputs]
-    return graph(nodes, inputs, outputs)
+BRANCHES = f"""then_branch = yes () => (float[] a) {{ {quantised("x", "a")} }},
+  else_branch = no () => (float[] b) {{ {quantised("x", "b")} }}"""
 
 
 def in_function() -> onnx.ModelProto:
-    called = own_function("squeeze", ["x"], ["y"], QUANTISED)
-    return model([helper.make_node("squeeze", ["x"], ["y"], domain="own")], functions=[called])
+    function = own_function("Squeeze (x) => (y)", quantised("x", "y"))
+    return from_x("y = own.Squeeze(x)", functions=function)
 
 
 WITH_RANGES: Mapping[str, Callable[[], onnx.ModelProto]] = {
-    "at the top": lambda: model(QUANTISED),
-    "by hand": lambda: model(BY_HAND, STEPS),
-    "in a branch": lambda: model(
-        [helper.make_node("If", ["yes"], ["y"], then_branch=body("a"), else_branch=body("b"))],
-        STEPS,
+    "at the top": lambda: from_x(quantised("x", "y")),
+    "by hand": lambda: from_x(
+        """most = ReduceMax<keepdims=0>(x)  scale = Div(most, steps)
+        q = QuantizeLinear(x, scale)  y = DequantizeLinear(q, scale)""",
+        steps=np.float32(255),
     ),
-    "in a loop": lambda: model(
-        [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body("w", ["v"], loop=True))],
-        STEPS,
+    "in a branch": lambda: from_x(f"y = If<{BRANCHES}>(yes)", yes=True),
+    "in a loop": lambda: from_x(
+        f"""y = Loop<body = turn (int64 i, bool go, float[] v) => (bool on, float[] w)
+          {{ on = Identity(go)  {quantised("v", "w")} }}>(trips, , x)""",
+        trips=2,
     ),
-    "in a scan": lambda: model(
-        [helper.make_node("Scan", ["x"], ["y"], num_scan_inputs=1, body=body("w", ["v"]))]
+    "in a scan": lambda: from_x(
+        f"""y = Scan<num_scan_inputs=1, body = step (float[] v) => (float[] w)
+          {{ {quantised("v", "w")} }}>(x)"""
     ),
     "in a function": in_function,
-    "of a matrix product": lambda: contributed(
-        model(
-            [
-                helper.make_node(
-                    "DynamicQuantizeMatMul", ["x", "w", "s", "z"], ["y"], domain="com.microsoft"
-                )
-            ],
-            {"w": np.ones((4, 4), np.uint8), "s": np.float32(0.1), "z": np.uint8(0)},
-        )
+    "of a matrix product": lambda: from_x(
+        "y = com.microsoft.DynamicQuantizeMatMul(x, w, s, z)",
+        w=np.ones((4, 4), np.uint8),
+        s=np.float32(0.1),
+        z=np.uint8(0),
     ),
 }
 
@@ -230,14 +179,14 @@ def test_ranges_of_models_served_whole(name: str, tmp_path: Path) -> None:
 
 
 def test_ranges_in_a_branch_of_a_lowered_model(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Shape", ["x"], ["shape"]),
-        helper.make_node("Gather", ["shape", "one"], ["width"]),
-        helper.make_node("Greater", ["width", "none"], ["any"]),
-        helper.make_node("If", ["any"], ["y"], then_branch=body("a"), else_branch=body("b")),
-    ]
+    made = from_x(
+        f"""shape = Shape(x)  width = Gather(shape, one)  any = Greater(width, none)
+        y = If<{BRANCHES}>(any)""",
+        none=0,
+        one=1,
+    )
 
-    study = studied(model(nodes, {"none": np.array(0), "one": np.array(1)}), tmp_path)
+    study = studied(made, tmp_path)
 
     assert study.batch is None
     assert "ReduceMax" in study.rows
@@ -245,19 +194,14 @@ def test_ranges_in_a_branch_of_a_lowered_model(tmp_path: Path) -> None:
 
 def rounded_by_hand(axes: Sequence[int] | None) -> onnx.ModelProto:
     """Rows of a table, rounded to 8 bits of the largest element: of all rows, or along axes."""
-    reduced: dict[str, Any] = {} if axes is None else {"axes": axes}
-    nodes = [
-        helper.make_node("Gather", ["words", "ids"], ["rows"]),
-        helper.make_node("Abs", ["rows"], ["sizes"]),
-        helper.make_node("ReduceMax", ["sizes"], ["most"], keepdims=1, **reduced),
-        helper.make_node("Div", ["most", "steps"], ["step"]),
-        helper.make_node("Div", ["rows", "step"], ["quotients"]),
-        helper.make_node("Round", ["quotients"], ["whole"]),
-        helper.make_node("Mul", ["whole", "step"], ["y"]),
-    ]
-    weights = {"words": real(40, 16), "steps": np.float32(127)}
-    inputs, outputs = tensors(TensorProto.INT64, ids=["n", 6]), tensors(y=["n", 6, 16])
-    return as_model(graph(nodes, inputs, outputs, weights))
+    along = "" if axes is None else f", axes={list(axes)}"
+    return parsed(
+        f"""(int64[n, 6] ids) => (float[n, 6, 16] y) {{
+          rows = Gather(words, ids)  sizes = Abs(rows)  most = ReduceMax<keepdims=1{along}>(sizes)
+          step = Div(most, steps)  quotients = Div(rows, step)  whole = Round(quotients)
+          y = Mul(whole, step) }}""",
+        {"words": real(40, 16), "steps": np.float32(127)},
+    )
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -272,41 +216,39 @@ def test_ranges_without_an_operator_of_their_own(
 
 def test_what_rows_share_shows_although_integers_hide_it(tmp_path: Path) -> None:
     # A hundredth of the mean of the batch is less than a step of 8 bits where rows are alike.
-    nodes = [
-        helper.make_node("ReduceMean", ["x"], ["m"], axes=[0], keepdims=1),
-        helper.make_node("Mul", ["m", "little"], ["shared"]),
-        helper.make_node("Add", ["x", "shared"], ["sum"]),
-        helper.make_node("QuantizeLinear", ["sum", "step"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "step"], ["y"]),
-    ]
-    constants = {"little": np.float32(0.01), "step": np.float32(0.05)}
+    made = from_x(
+        """m = ReduceMean<axes=[0], keepdims=1>(x)  shared = Mul(m, little)  sum = Add(x, shared)
+        q = QuantizeLinear(sum, step)  y = DequantizeLinear(q, step)""",
+        "n, 40",
+        little=np.float32(0.01),
+        step=np.float32(0.05),
+    )
 
-    study = studied(model(nodes, constants, shape=["n", 40]), tmp_path)
+    study = studied(made, tmp_path)
 
     assert study.batch is None
     assert "served unbatched" in study.warnings[-1]
 
 
 def test_a_quantised_model_of_single_rows_is_batched(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "step"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "step"], ["d"]),
-        helper.make_node("MatMul", ["d", "w"], ["p"]),
-        helper.make_node("QuantizeLinear", ["p", "step"], ["r"]),
-        helper.make_node("DequantizeLinear", ["r", "step"], ["y"]),
-    ]
-    constants = {"step": np.float32(0.05), "w": real(40, 30)}
+    made = from_x(
+        """q = QuantizeLinear(x, step)  d = DequantizeLinear(q, step)  p = MatMul(d, w)
+        r = QuantizeLinear(p, step)  y = DequantizeLinear(r, step)""",
+        "n, 40",
+        step=np.float32(0.05),
+        w=real(40, 30),
+    )
 
-    assert studied(model(nodes, constants, shape=["n", 40]), tmp_path).batch is not None
+    assert studied(made, tmp_path).batch is not None
 
 
 def tables(**rows: int) -> onnx.ModelProto:
     """The sum of rows of tables, one looked up by each input."""
-    nodes = [helper.make_node("Gather", [f"{n}_rows", n], [f"{n}_row"]) for n in rows]
-    nodes.append(helper.make_node("Sum", [f"{name}_row" for name in rows], ["y"]))
+    inputs = ", ".join(f"int64[n, 5] {name}" for name in rows)
+    looked_up = " ".join(f"{name}_row = Gather({name}_rows, {name})" for name in rows)
+    summed = ", ".join(f"{name}_row" for name in rows)
     weights = {f"{name}_rows": real(count, 8) for name, count in rows.items()}
-    inputs = tensors(TensorProto.INT64, **{name: ["n", 5] for name in rows})
-    return as_model(graph(nodes, inputs, tensors(y=None), weights))
+    return parsed(f"({inputs}) => (float[] y) {{ {looked_up}  y = Sum({summed}) }}", weights)
 
 
 @pytest.mark.parametrize(
@@ -347,10 +289,7 @@ def test_each_input_gets_the_largest_range_that_the_model_takes(
 
 
 def test_divisors_are_drawn_without_zeros(tmp_path: Path) -> None:
-    node = helper.make_node("Div", ["a", "b"], ["y"])
-    row = ["n", 9]
-    inputs, outputs = tensors(TensorProto.INT64, a=row, b=row), tensors(TensorProto.INT64, y=row)
-    made = as_model(graph([node], inputs, outputs))
+    made = parsed("(int64[n, 9] a, int64[n, 9] b) => (int64[n, 9] y) { y = Div(a, b) }")
 
     study = studied(made, tmp_path)
 

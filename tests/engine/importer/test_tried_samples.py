@@ -10,8 +10,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import torch
-from onnx import TensorProto, helper
 
 from braid.core.errors import InvalidRequest, ModelImportError
 from braid.engine.importer.artefact import Artefact, load_artefact
@@ -21,71 +19,66 @@ from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.onnx_file import parse_model
 from braid.engine.importer.upload.uploaded_model import OnnxUpload
 from braid.engine.importer.verification.reference import ReferenceModel, open_reference
-from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.whole import KIND
-from braid.engine.passes.specialise import interpret, specialise
-from tests.engine.importer.running import import_here, imported
-from tests.models.graphs import as_model, graph, model, tensors
+from tests.engine.importer.running import computed, import_here, imported
+from tests.models.graphs import from_x, parsed
 
 RNG = np.random.default_rng(0)
 Samples = Mapping[str, np.ndarray[Any, Any]]
 
 
+def named(made: onnx.ModelProto, at: int, name: str) -> onnx.ModelProto:
+    """The model with a name for one of its nodes."""
+    made.graph.node[at].name = name
+    return made
+
+
 #   ids ──- 1000──> Gather from 10 rows ──> sum ──> y
 def table() -> tuple[onnx.ModelProto, Samples]:
-    nodes = [
-        helper.make_node("Sub", ["ids", "offset"], ["rows"]),
-        helper.make_node("Gather", ["table", "rows"], ["found"], name="look_up"),
-        helper.make_node("ReduceSum", ["found", "axis"], ["y"], keepdims=0),
-    ]
-    constants = {
-        "offset": np.int64(1000),
-        "table": RNG.standard_normal((10, 8)).astype(np.float32),
-        "axis": np.array([1]),
-    }
-    inputs = tensors(TensorProto.INT64, ids=("n", 4))
-    made = as_model(graph(nodes, inputs, tensors(y=("n", 8)), constants))
-    return made, {"ids": RNG.integers(1000, 1010, (6, 4))}
+    made = parsed(
+        """(int64[n, 4] ids) => (float[n, 8] y) {
+          rows = Sub(ids, offset)  found = Gather(table, rows)
+          y = ReduceSum<keepdims=0>(found, axis) }""",
+        {
+            "offset": 1000,
+            "table": RNG.standard_normal((10, 8)).astype(np.float32),
+            "axis": [1],
+        },
+    )
+    return named(made, 1, "look_up"), {"ids": RNG.integers(1000, 1010, (6, 4))}
 
 
 #   d ──/ 3──- 500──clip──> divisor of q
 def divisor() -> tuple[onnx.ModelProto, Samples]:
-    nodes = [
-        helper.make_node("Div", ["d", "three"], ["third"]),
-        helper.make_node("Sub", ["third", "offset"], ["less"]),
-        helper.make_node("Clip", ["less", "zero"], ["by"]),
-        helper.make_node("Div", ["q", "by"], ["y"], name="share"),
-    ]
-    constants = {"three": np.int64(3), "offset": np.int64(500), "zero": np.int64(0)}
-    inputs = tensors(TensorProto.INT64, q=("n", 3), d=("n", 3))
-    outputs = tensors(TensorProto.INT64, y=("n", 3))
+    made = parsed(
+        """(int64[n, 3] q, int64[n, 3] d) => (int64[n, 3] y) {
+          third = Div(d, three)  less = Sub(third, offset)  by = Clip(less, zero)
+          y = Div(q, by) }""",
+        {"three": 3, "offset": 500, "zero": 0},
+    )
     samples = {"q": RNG.integers(0, 9000, (6, 3)), "d": RNG.integers(1600, 1900, (6, 3))}
-    return as_model(graph(nodes, inputs, outputs, constants)), samples
+    return named(made, 3, "share"), samples
 
 
 def split() -> tuple[onnx.ModelProto, Samples]:
     """The sizes are an input, and make seven together."""
-    nodes = [helper.make_node("Split", ["x", "sizes"], ["y", "z"], axis=1, name="cut")]
-    inputs = [*tensors(x=("n", 7)), *tensors(TensorProto.INT64, sizes=(2,))]
-    made = as_model(graph(nodes, inputs, tensors(y=("n", None), z=("n", None))))
+    made = parsed(
+        """(float[n, 7] x, int64[2] sizes) => (float[n, ?] y, float[n, ?] z)
+        { y, z = Split<axis=1>(x, sizes) }"""
+    )
     x = RNG.standard_normal((6, 1, 7)).astype(np.float32)
-    return made, {"x": x, "sizes": np.tile([3, 4], (6, 1))}
+    return named(made, 0, "cut"), {"x": x, "sizes": np.tile([3, 4], (6, 1))}
 
 
 def attention() -> tuple[onnx.ModelProto, Samples]:
     """Lengths are inputs, and say how much of the past is attended to."""
-    nodes = [
-        helper.make_node(
-            *("GroupQueryAttention", ["q", "k", "v", "pk", "pv", "lengths", "total"]),
-            ["y", "k2", "v2"], domain="com.microsoft", num_heads=4, kv_num_heads=2,
-        )
-    ]  # fmt: skip
-    new, past = ("b", "s", 32), ("b", 2, "p", 16)
-    inputs = [*tensors(q=("b", "s", 64), k=new, v=new, pk=past, pv=past)]
-    inputs += tensors(TensorProto.INT32, lengths=("b",), total=(1,))
-    outputs = tensors(y=("b", "s", 64), k2=("b", 2, "t", 16), v2=("b", 2, "t", 16))
-    made = as_model(graph(nodes, inputs, outputs))
-    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    made = parsed(
+        """(float[b, s, 64] q, float[b, s, 32] k, float[b, s, 32] v, float[b, 2, p, 16] pk,
+            float[b, 2, p, 16] pv, int32[b] lengths, int32[1] total)
+        => (float[b, s, 64] y, float[b, 2, t, 16] k2, float[b, 2, t, 16] v2) {
+          y, k2, v2 = com.microsoft.GroupQueryAttention<num_heads=4, kv_num_heads=2>
+            (q, k, v, pk, pv, lengths, total) }"""
+    )
     shapes = {"q": (1, 64), "k": (1, 32), "v": (1, 32), "pk": (2, 3, 16), "pv": (2, 3, 16)}
     samples = {
         name: RNG.standard_normal((6, *shape)).astype(np.float32) for name, shape in shapes.items()
@@ -105,14 +98,6 @@ def brought(made: onnx.ModelProto, folder: Path, samples: Samples | None = None)
     return load_artefact(import_here(folder / "upload", folder / "artefact", file))
 
 
-def computed(artefact: Artefact, inputs: Samples) -> list[np.ndarray[Any, Any]]:
-    tensors_in = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
-    specs = {name: spec_of(tensor) for name, tensor in tensors_in.items()}
-    static = {name: tensors_in[name] for name in artefact.report.static_inputs}
-    run = specialise(artefact.graph, artefact.weights, specs, static)
-    return [tensor.numpy() for tensor in interpret(*run, tensors_in).values()]
-
-
 @pytest.mark.parametrize(("drawn", "kind"), [(table, "Gather"), (divisor, "Div"), (split, "Split")])
 def test_content_that_cannot_be_guessed_is_named_and_samples_supply_it(
     drawn: Any, kind: str, tmp_path: Path
@@ -130,7 +115,7 @@ def test_content_that_cannot_be_guessed_is_named_and_samples_supply_it(
     assert tried.report.verified.batches == ((1,) if drawn is split else (1, 3, 5))
     batch = {name: array[0] if drawn is split else array[:5] for name, array in samples.items()}
     expected = onnxruntime.InferenceSession(made.SerializeToString()).run(None, dict(batch))
-    for got, wanted in zip(computed(tried, batch), expected, strict=True):
+    for got, wanted in zip(computed(tried, batch).values(), expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -149,7 +134,7 @@ def test_a_model_that_runs_whole_is_tried_at_the_shapes_of_its_samples(tmp_path:
     longer |= {name: samples[name][:1] for name in ("pk", "pv")}
     longer |= {"lengths": np.array([4], np.int32), "total": np.array([5], np.int32)}
     expected = onnxruntime.InferenceSession(made.SerializeToString()).run(None, dict(longer))
-    np.testing.assert_allclose(computed(artefact, longer)[0], expected[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(computed(artefact, longer)["y"], expected[0], rtol=1e-5, atol=1e-6)
 
 
 def test_samples_that_are_all_alike_do_not_speak_against_a_batch(tmp_path: Path) -> None:
@@ -195,8 +180,8 @@ class _WithAnotherReference(OnnxUpload):
 
 def test_samples_hide_no_difference_that_other_content_shows(tmp_path: Path) -> None:
     file, other = tmp_path / "upload", tmp_path / "other"
-    file.write_bytes(model([helper.make_node("Abs", ["x"], ["y"])]).SerializeToString())
-    other.write_bytes(model([helper.make_node("Identity", ["x"], ["y"])]).SerializeToString())
+    file.write_bytes(from_x("y = Abs(x)").SerializeToString())
+    other.write_bytes(from_x("y = Identity(x)").SerializeToString())
     samples = tmp_path / "samples.npz"
     np.savez(samples, x=np.ones((3, 4), np.float32))
     source = _WithAnotherReference(parse_model(file.read_bytes()), file, tmp_path, file=file)

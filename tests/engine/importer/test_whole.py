@@ -20,88 +20,40 @@ from braid.core.tensor import TensorType
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.upload.dictionaries import without_dictionaries
 from braid.engine.importer.upload.whole_model import as_one_unit
-from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.whole import KIND, WholeModel, run_named, run_whole_model, whole_graph
-from braid.engine.passes.specialise import interpret, specialise
 from tests import ROOT
-from tests.engine.importer.running import import_here, imported
+from tests.engine.importer.running import computed, import_here, imported
 from tests.models import strings
 from tests.models.bad_onnx import endless_loop
-from tests.models.graphs import as_model, graph, model, tensors
+from tests.models.graphs import from_x, model, parsed
+
+LOOP = """y = Loop<body = turn (int64 i, bool go, float[] v) => (bool go_on, float[] u)
+  { go_on = Identity(go)  u = Add(v, w) }>(trips, , x)"""
+WEIGHT = np.arange(4, dtype=np.float32)
 
 
-def loop(trips: np.ndarray | None) -> onnx.ModelProto:
-    """Adds a weight to x some times over; without ``trips``, as often as its first element says."""
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["go"], ["go_on"]),
-            helper.make_node("Add", ["v", "w"], ["u"]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("v", TensorProto.FLOAT, None),
-        ],
-        [
-            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("u", TensorProto.FLOAT, None),
-        ],
-    )
-    constants: dict[str, Any] = {"w": np.arange(4, dtype=np.float32)}
-    nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body, name="loop")]
-    if trips is not None:
-        constants["trips"] = trips
-    else:
-        constants |= {"zero": np.array(0), "none": np.array([0])}
-        nodes = [
-            helper.make_node("Gather", ["x", "zero"], ["row"]),
-            helper.make_node("Gather", ["row", "zero"], ["count"]),
-            helper.make_node("Abs", ["count"], ["size"]),
-            helper.make_node("Cast", ["size"], ["trips"], to=TensorProto.INT64),
-            *nodes,
-        ]
-    return model(nodes, constants)
+def loop(trips: int) -> onnx.ModelProto:
+    """Adds a weight to x some times over."""
+    return from_x(LOOP, w=WEIGHT, trips=trips)
 
 
-def branch(value: str, kind: str) -> onnx.GraphProto:
-    node = helper.make_node(kind, ["x"], [value])
-    return helper.make_graph(
-        [node], kind, [], [helper.make_tensor_value_info(value, TensorProto.FLOAT, None)]
-    )
+def loop_by_content() -> onnx.ModelProto:
+    """As often as the first element says."""
+    count = """row = Gather(x, zero)  count = Gather(row, zero)  size = Abs(count)
+    trips = Cast<to=7>(size)"""
+    return from_x(f"{count} {LOOP}", w=WEIGHT, zero=0)
 
 
-def on_content() -> onnx.ModelProto:
-    """Which branch is taken depends on the image."""
-    nodes = [
-        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
-        helper.make_node("Greater", ["most", "one"], ["bright"]),
-        helper.make_node(
-            "If", ["bright"], ["y"], then_branch=branch("a", "Relu"), else_branch=branch("b", "Neg")
-        ),
-    ]
-    return model(nodes, {"one": np.array(1.0, np.float32)})
-
-
-def sequences() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("SequenceConstruct", ["x", "x"], ["s"]),
-        helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=1),
-    ]
-    return model(nodes)
-
-
-def contributed() -> onnx.ModelProto:
-    made = model([helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft")])
-    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    return made
-
-
-SERVED = {
-    "loop": lambda: loop(np.array(3)),
-    "on content": on_content,
-    "sequences": sequences,
-    "contributed": contributed,
+SERVED: dict[str, Callable[[], onnx.ModelProto]] = {
+    "loop": lambda: loop(3),
+    "on content": lambda: from_x(
+        """most = ReduceMax<keepdims=0>(x)  bright = Greater(most, one)
+        y = If<then_branch = yes () => (float[] a) { a = Relu(x) },
+               else_branch = no () => (float[] b) { b = Neg(x) }>(bright)""",
+        one=np.float32(1),
+    ),
+    "sequences": lambda: from_x("s = SequenceConstruct(x, x)  y = ConcatFromSequence<axis=1>(s)"),
+    "contributed": lambda: from_x("y = com.microsoft.QuickGelu(x)"),
 }
 
 
@@ -158,24 +110,20 @@ async def test_it_is_served_whole_and_answers_like_onnxruntime(name: str, tmp_pa
     assert (len(batches) == 1) == (name == "on content")  # there, rows decide for each other
     for batch in batches:
         x = np.random.default_rng(batch).standard_normal((batch, 4)).astype(np.float32)
-        inputs = {"x": torch.from_numpy(x)}
-        specs = {key: spec_of(tensor) for key, tensor in inputs.items()}
-        graph, constants = specialise(artefact.graph, artefact.weights, specs)
-        (found,) = interpret(graph, constants, inputs).values()
-        np.testing.assert_allclose(found.numpy(), session.run(None, {"x": x})[0], rtol=1e-5)
+        (found,) = computed(artefact, {"x": x}).values()
+        np.testing.assert_allclose(found, session.run(None, {"x": x})[0], rtol=1e-5)
 
 
 def text_chooses_rows() -> bytes:
     """Strings that are stop words are left out."""
-    kept = helper.make_node("StringNormalizer", ["x"], ["y"], stopwords=["a"], locale="C")
-    shape: list[int | str] = ["n"]
-    made = strings.string_model([kept], {"x": ("BYTES", shape)}, {"y": ("BYTES", ["m"])})
-    return made.SerializeToString()
+    kept = """(string[n] x) => (string[m] y)
+    { y = StringNormalizer<stopwords=["a"], locale="C">(x) }"""
+    return strings.of_strings(kept).SerializeToString()
 
 
 def positions() -> bytes:
     """As many results as the image has bright pixels, and a loop."""
-    made = loop(np.array(2))
+    made = loop(2)
     made.graph.node.append(helper.make_node("NonZero", ["y"], ["places"]))
     made.graph.output[0].CopyFrom(helper.make_tensor_value_info("places", TensorProto.INT64, None))
     return made.SerializeToString()
@@ -191,9 +139,9 @@ def test_content_may_decide_a_shape(build: Callable[[], bytes], tmp_path: Path) 
     assert artefact.report.batch is None
 
 
-@pytest.mark.parametrize("rows", ["n", None])
+@pytest.mark.parametrize("rows", ["n", "?"])
 async def test_strings_are_checked_with_words_that_the_model_knows(
-    rows: str | None, tmp_path: Path
+    rows: str, tmp_path: Path
 ) -> None:
     artefact = load_artefact(await imported(strings.labels(rows), tmp_path))
 
@@ -215,11 +163,7 @@ def test_a_locale_that_the_machine_lacks_is_named() -> None:
 
 
 def foreign() -> bytes:
-    nodes = [
-        helper.make_node("Explode", ["x"], ["a"], domain="own"),
-        helper.make_node("Unique", ["a"], ["y"]),
-    ]
-    return model(nodes).SerializeToString()
+    return from_x("a = own.Explode(x)  y = Unique(a)").SerializeToString()
 
 
 REFUSED = {
@@ -271,14 +215,11 @@ async def test_dictionaries_of_classes_are_served_as_tensors(
     labels, dictionaries = onnxruntime.InferenceSession(data).run(None, {"x": x})
 
     artefact = load_artefact(await imported(data, tmp_path))
-    inputs = {"x": torch.from_numpy(x)}
-    specs = {"x": spec_of(inputs["x"])}
-    graph, constants = specialise(artefact.graph, artefact.weights, specs)
-    answers = interpret(graph, constants, inputs)
+    answers = computed(artefact, {"x": x})
 
-    np.testing.assert_array_equal(answers["y"].numpy(), labels)
+    np.testing.assert_array_equal(answers["y"], labels)
     scores = [list(row.values()) for row in dictionaries]
-    np.testing.assert_allclose(answers["p"].numpy(), scores, rtol=1e-6)
+    np.testing.assert_allclose(answers["p"], scores, rtol=1e-6)
     assert [list(row) for row in dictionaries] == [[3, 5, 8]] * 3
     assert any("classes 3, 5, 8" in text for text in artefact.report.warnings)
 
@@ -294,7 +235,7 @@ def test_a_map_with_odd_keys_makes_a_short_remark(keys: Any) -> None:
 
 
 def test_a_loop_over_run_time_values_is_ended() -> None:
-    data = torch.frombuffer(bytearray(loop(None).SerializeToString()), dtype=torch.uint8)
+    data = torch.frombuffer(bytearray(loop_by_content().SerializeToString()), dtype=torch.uint8)
     whole = WholeModel(["x"], ["y"], [["n", 4]], [["n", 4]], ["FP32"], loops=True)
     endless = torch.full((1, 4), 1e18)
 
@@ -308,18 +249,14 @@ def test_a_loop_over_run_time_values_is_ended() -> None:
 HUNGRY = """
 import numpy as np
 import torch
-from onnx import helper
 from braid.engine.ops.whole import open_session
-from tests.models.graphs import as_model, graph, model, tensors
+from tests.models.graphs import from_x
 
-nodes = [
-    helper.make_node("Shape", ["x"], ["s"]),
-    helper.make_node("Mul", ["s", "many"], ["shape"]),
-    helper.make_node("ConstantOfShape", ["shape"], ["large"]),
-    helper.make_node("ReduceSum", ["large"], ["sum"], keepdims=0),
-    helper.make_node("Add", ["x", "sum"], ["y"]),
-]
-data = model(nodes, {"many": np.array([1 << 30, 1])}).SerializeToString()
+data = from_x(
+    "s = Shape(x)  shape = Mul(s, many)  large = ConstantOfShape(shape) "
+    "sum = ReduceSum<keepdims=0>(large)  y = Add(x, sum)",
+    many=[1 << 30, 1],
+).SerializeToString()
 session = open_session(data, 1, 256 << 20)
 try:
     session.run(None, {"x": np.ones((4, 4), np.float32)})
@@ -338,9 +275,12 @@ def test_a_session_may_not_take_all_memory() -> None:
 
 
 def test_a_gru_without_steps_is_refused_before_it_ends_the_process() -> None:
-    weights = {"w": np.ones((1, 12, 8), np.float32), "r": np.ones((1, 12, 4), np.float32)}
-    node = helper.make_node("GRU", ["x", "w", "r"], ["y"], hidden_size=4)
-    made = model([node], weights, shape=["steps", "n", 8])
+    made = from_x(
+        "y = GRU<hidden_size=4>(x, w, r)",
+        "steps, n, 8",
+        w=np.ones((1, 12, 8), np.float32),
+        r=np.ones((1, 12, 4), np.float32),
+    )
     content = torch.frombuffer(bytearray(made.SerializeToString()), dtype=torch.uint8)
     inputs = {"x": TensorType("FP32", ("steps", "n", 8))}
     outputs = {"y": TensorType("FP32", ("steps", 1, "n", 4))}
@@ -365,16 +305,15 @@ TYPES = {
 @pytest.mark.parametrize("dtype", TYPES)
 def test_lengths_that_follow_content_are_served_in_each_type(dtype: str, tmp_path: Path) -> None:
     element, kind = TYPES[dtype]
-    inputs = [*tensors(element, x=["b", 4]), *tensors(TensorProto.BOOL, m=["b"])]
-    node = helper.make_node("Compress", ["x", "m"], ["y"], axis=0)
-    made = as_model(graph([node], inputs, tensors(element, y=["k", 4])))
+    name = TensorProto.DataType.Name(element).lower()
+    made = parsed(
+        f"({name}[b, 4] x, bool[b] m) => ({name}[k, 4] y) {{ y = Compress<axis=0>(x, m) }}"
+    )
     (tmp_path / "upload").write_bytes(made.SerializeToString())
     artefact = load_artefact(import_here(tmp_path / "upload", tmp_path / "artefact"))
     x: np.ndarray[Any, Any] = np.arange(12).reshape(3, 4).astype(kind)
-    given = {"x": torch.from_numpy(x), "m": torch.tensor([True, False, True])}
-    specs = {name: spec_of(tensor) for name, tensor in given.items()}
 
-    (y,) = interpret(*specialise(artefact.graph, artefact.weights, specs), given).values()
+    (y,) = computed(artefact, {"x": x, "m": np.array([True, False, True])}).values()
 
-    np.testing.assert_array_equal(y.numpy(), x[[0, 2]])
-    assert spec_of(y).dtype == dtype
+    np.testing.assert_array_equal(y, x[[0, 2]])
+    assert y.dtype == kind

@@ -12,12 +12,15 @@ import onnxruntime
 import torch
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+from torch import Tensor
 
 from braid.core.graph import OpGraph
+from braid.core.tensor import TensorType
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.session_run import new_session
+from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import interpret, specialise, static_inputs
 
 Array = NDArray[Any]
@@ -95,6 +98,22 @@ def through_braid(
     assert not any(op.host or op.branches for op in graph.operators)
     results = interpret(graph, constants, tensors)
     return {name: tensor.numpy() for name, tensor in results.items()}, template, graph
+
+
+def static_graph(
+    model: onnx.ModelProto, inputs: Mapping[str, Tensor] | int
+) -> tuple[OpGraph, dict[str, Tensor]]:
+    """The graph after all passes, at the shapes of these inputs or at so many rows."""
+    template, weights = run_passes(*lower(prepare(model)))
+    if isinstance(inputs, int):
+        specs = {
+            name: TensorType(spec.dtype, (inputs, *spec.shape[1:]))
+            for name, spec in template.inputs.items()
+        }
+        return specialise(template, weights, specs)
+    specs = {name: spec_of(tensor) for name, tensor in inputs.items()}
+    static_values = {name: inputs[name] for name in static_inputs(template)}
+    return specialise(template, weights, specs, static_values)
 
 
 def through_onnxruntime(model: onnx.ModelProto, inputs: Arrays) -> dict[str, Array]:

@@ -1,4 +1,7 @@
-"""Layers of ONNX against ONNX Runtime, over opsets, attributes and shapes."""
+"""Layers of ONNX against ONNX Runtime: what onnx's own tests lack (tests/conformance).
+
+Older operator sets, constant weights, and windows in every combination of padding and stride.
+"""
 
 from __future__ import annotations
 
@@ -85,23 +88,14 @@ def test_pooling_windows(op_type: str, window: dict[str, Any], ceil_mode: int) -
             for mode in ("SAME_UPPER", "SAME_LOWER", "VALID")
             for k, s in ((2, 1), (3, 2), (4, 3))
         ),
-        case("MaxPool", 8, SIGNAL, kernel_shape=[3], strides=[2]),
-        case("MaxPool", 12, VOLUME, kernel_shape=[2, 2, 3], strides=[2, 1, 2]),
-        case("MaxPool", 12, IMAGE, kernel_shape=[3, 3], dilations=[2, 2]),
         case("MaxPool", 12, whole(1, 2, 6, 6, low=0, high=255, dtype=np.uint8),
              kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
         case("AveragePool", 7, SIGNAL, kernel_shape=[3], strides=[2], pads=[1, 1]),
-        case("AveragePool", 11, VOLUME, kernel_shape=[2, 2, 3], strides=[2, 1, 2]),
-        case("AveragePool", 11, IMAGE, kernel_shape=[3, 3], pads=[1, 1, 1, 1],
-             count_include_pad=1),
         case("AveragePool", 11, IMAGE, kernel_shape=[3, 3], pads=[1, 0, 2, 1], strides=[2, 2],
              count_include_pad=1),
         case("AveragePool", 19, IMAGE, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1],
              count_include_pad=1, ceil_mode=1),
         case("AveragePool", 19, IMAGE, kernel_shape=[2, 3], dilations=[2, 2]),
-        case("GlobalAveragePool", 7, IMAGE),
-        case("GlobalAveragePool", 7, VOLUME),
-        case("GlobalMaxPool", 7, IMAGE),
     ],
 )  # fmt: skip
 def test_pooling(node: Node) -> None:
@@ -116,20 +110,11 @@ CHANNELS = [const(positive(4)), const(real(4)), const(real(4)), const(positive(4
     [
         case("BatchNormalization", 7, IMAGE, *CHANNELS),
         case("BatchNormalization", 9, IMAGE, *CHANNELS, epsilon=0.01, momentum=0.5),
-        case("BatchNormalization", 15, SIGNAL, *CHANNELS),
         case("BatchNormalization", 15, real(3, 4), *CHANNELS),
-        case("BatchNormalization", 15, VOLUME, positive(4), real(4), real(4), positive(4)),
-        case("LayerNormalization", 17, real(2, 3, 8), const(real(8)), const(real(8))),
         case("LayerNormalization", 17, real(2, 3, 8), const(real(3, 8)), axis=1, epsilon=0.1),
-        case("LayerNormalization", 17, real(2, 3, 8), real(8), real(8), outputs=3),
-        case("InstanceNormalization", 7, IMAGE, const(real(4)), const(real(4))),
         case("InstanceNormalization", 7, SIGNAL, const(real(4)), const(real(4)), epsilon=0.1),
-        case("GroupNormalization", 21, IMAGE, const(real(4)), const(real(4)), num_groups=2),
-        case("LRN", 7, IMAGE, size=3),
-        case("LRN", 13, IMAGE, size=5, alpha=0.3, beta=0.5, bias=2.0),
         case("LpNormalization", 7, IMAGE, axis=1),
         case("LpNormalization", 7, IMAGE, axis=-1, p=1),
-        case("MeanVarianceNormalization", 13, IMAGE),
         case("MeanVarianceNormalization", 13, IMAGE, axes=[1, 2]),
         *(
             case(op_type, opset, real(2, 3, 4), **axis)
@@ -150,11 +135,8 @@ def test_normalisations(node: Node) -> None:
     "node",
     [
         case("MatMul", 9, real(2, 3, 4), const(real(4, 5))),
-        case("MatMul", 13, real(2, 3, 4), real(4, 5)),
-        case("MatMul", 13, real(2, 1, 3, 4), real(5, 4, 2)),
         case("MatMul", 13, real(4), const(real(4, 5))),
         case("MatMul", 13, const(real(3, 4)), real(4, 5)),
-        case("MatMul", 13, real(3, 4), real(4)),
         *(
             case("Gemm", opset, a, weight, *c, transA=ta, transB=tb, alpha=alpha, beta=beta)
             for opset in (7, 13)
@@ -167,8 +149,6 @@ def test_normalisations(node: Node) -> None:
         case("Gemm", 13, real(3, 4), const(real(4, 5)), const(2.0)),
         case("Gemm", 13, positive(1, 4), const(positive(4, 1)), const(real(1, 1))),
         case("Gemm", 13, real(3, 4), const(real(4, 3)), const(real(3, 1))),
-        case("Einsum", 12, real(2, 3, 4), real(4, 5), equation="bij,jk->bik"),
-        case("Einsum", 12, real(3, 3), equation="ii -> i"),
     ],
 )
 def test_products(node: Node) -> None:
@@ -209,22 +189,3 @@ def test_recurrent_layers(
         attributes["activations"] = attributes["activations"] * directions
 
     assert_agrees(*node_model(op_type, operands, 14, 3 if op_type == "LSTM" else 2, **attributes))
-
-
-@pytest.mark.parametrize(
-    "node",
-    [
-        case("Attention", 23, real(2, 3, 4, 8), real(2, 3, 6, 8), real(2, 3, 6, 5)),
-        case("Attention", 23, real(2, 4, 24), real(2, 6, 24), real(2, 6, 24), q_num_heads=3,
-             kv_num_heads=3, scale=0.3),
-        case("Attention", 23, real(2, 4, 4, 8), real(2, 2, 6, 8), real(2, 2, 6, 8)),
-        case("Attention", 23, real(2, 3, 6, 8), real(2, 3, 6, 8), real(2, 3, 6, 8), is_causal=1),
-        case("Attention", 23, real(2, 3, 4, 8), real(2, 3, 6, 8), real(2, 3, 6, 8), real(4, 6)),
-        case("Attention", 23, real(2, 3, 4, 8), real(2, 3, 6, 8), real(2, 3, 6, 8),
-             real(2, 1, 4, 6) > -1, softcap=2.0),
-        case("Attention", 23, real(2, 3, 4, 8), real(2, 3, 6, 8), real(2, 3, 6, 8), None,
-             real(2, 3, 5, 8), real(2, 3, 5, 8), outputs=3),
-    ],
-)  # fmt: skip
-def test_attention(node: Node) -> None:
-    check(*node)

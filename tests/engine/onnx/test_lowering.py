@@ -200,17 +200,11 @@ def test_a_form_newer_than_the_table_is_refused(monkeypatch: pytest.MonkeyPatch)
         lower(network([node("Relu", "x", "y")]))
 
 
-CYCLE = [node("Add", "x b", "a"), node("Relu", "a", "b"), node("Relu", "b", "y")]
-
-
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (network(CYCLE), "cycle through a, b"),
         (network([node("Add", "x y", "y")]), "cycle through y"),
-        (network([node("Add", "x ghost", "y")]), "'y' reads 'ghost', which nothing produces"),
         (network([node("Relu", "x", "a")]), "output 'y' is never produced"),
-        (network([node("Relu", "x", "y"), node("Exp", "x", "y")]), "'y' is produced twice"),
         (network([node("Relu", "x", "x")], output="x"), "'x' is produced twice"),
         (network([node("Relu", "x", "y")], opset=6), "operator set 6"),
     ],
@@ -227,47 +221,12 @@ def test_a_chain_of_many_nodes_is_no_recursion() -> None:
     assert len(kinds(network(nodes[::-1]))) == 20_001
 
 
-def test_absurd_nesting_is_refused() -> None:
-    inner = helper.make_graph(
-        [node("Relu", "x", "r")], "branch", [], [helper.make_empty_tensor_value_info("r")]
-    )
-    for _ in range(20):
-        arms = {"then_branch": inner, "else_branch": inner}
-        chosen = helper.make_node("If", ["c"], ["r"])
-        for name, arm in arms.items():
-            attribute = chosen.attribute.add(name=name, type=onnx.AttributeProto.GRAPH)
-            if name == "then_branch":
-                attribute.g.CopyFrom(arm)
-        inner = helper.make_graph(
-            [chosen], "branch", [], [helper.make_empty_tensor_value_info("r")]
-        )
-    model = network([], {"c": True}, output="r")
-    model.graph.node.extend(inner.node)
-
-    for step in (prepare, lower):
-        with pytest.raises(ModelImportError, match="nested more than"):
-            step(model)
-
-
-def tensor(**fields: Any) -> TensorProto:
-    return TensorProto(name="w", data_type=FLOAT, **fields)
-
-
-@pytest.mark.parametrize(
-    ("proto", "reason"),
-    [
-        (tensor(dims=[2, 2], raw_data=b"\0" * 12), "needs 16 bytes, the file has 12"),
-        (tensor(dims=[2, 2], float_data=[1.0]), "does not hold 4 elements"),
-        (tensor(dims=[-1, -4], raw_data=b"\0" * 16), "negative extent"),
-        (tensor(dims=[2**40, 2**40], float_data=[1.0]), "does not hold"),
-        (tensor(dims=[1], data_location=TensorProto.EXTERNAL), "data in another file"),
-    ],
-)
-def test_lying_initialisers_are_refused(proto: TensorProto, reason: str) -> None:
+@pytest.mark.parametrize("dims", [[2, 2], [2**40, 2**40]])
+def test_initialisers_with_fewer_elements_than_they_say_are_refused(dims: list[int]) -> None:
     model = network([node("Add", "x w", "y")])
-    model.graph.initializer.append(proto)
+    model.graph.initializer.add(name="w", data_type=FLOAT, dims=dims, float_data=[1.0])
 
-    with pytest.raises(ModelImportError, match=reason):
+    with pytest.raises(ModelImportError, match="does not hold"):
         lower(model)
 
 
@@ -345,16 +304,3 @@ def test_functions_are_inlined_where_outputs_declare_no_shape() -> None:
 
     assert kinds(prepare(model)) == ["aten.relu"] * 2
     assert not model.graph.output[0].type.tensor_type.HasField("shape")
-
-
-def test_functions_that_double_thirty_times_are_refused_before_they_expand() -> None:
-    doubling = [function("F0", ["Relu", "Relu"])]
-    doubling += [function(f"F{i}", [f"F{i - 1}"] * 2) for i in range(1, 30)]
-
-    with pytest.raises(ModelImportError, match="more than 200000 nodes"):
-        prepare(with_functions(*doubling))
-
-
-def test_functions_that_call_themselves_are_refused() -> None:
-    with pytest.raises(ModelImportError, match="call themselves"):
-        prepare(with_functions(function("A", ["B"]), function("B", ["A"])))

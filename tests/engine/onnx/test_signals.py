@@ -49,21 +49,10 @@ def test_nearest_resize(rounding: str, coordinates: str, scales: list[float]) ->
         case("Upsample", 9, IMAGE, const([1, 1, 1.5, 2])),
         case("Upsample", 9, IMAGE, const([1, 1, 2, 2]), mode="linear"),
         case("Resize", 10, IMAGE, const([1, 1, 2, 2])),
-        case("Resize", 10, IMAGE, const([1, 1, 0.6, 0.4])),
         case("Resize", 10, IMAGE, const([1, 1, 2, 2]), mode="linear"),
         case("Resize", 11, IMAGE, const([]), const([]), shape(2, 4, 20, 5), mode="linear"),
         case("Resize", 13, IMAGE, None, None, shape(2, 4, 20, 15)),
         case("Resize", 13, IMAGE, None, np.array([1, 1, 2, 0.5], np.float32)),
-        case("Resize", 13, IMAGE, None, const([1, 1, 0.5, 0.7]), mode="cubic",
-             exclude_outside=1, cubic_coeff_a=-0.5),
-        case("Resize", 18, IMAGE, None, const([2, 0.5]), axes=[2, 3], mode="linear"),
-        case("Resize", 18, IMAGE, None, None, shape(5, 6), axes=[2, 3],
-             keep_aspect_ratio_policy="not_larger"),
-        case("Resize", 18, IMAGE, None, const([1, 1, 0.6, 0.4]), mode="linear", antialias=1),
-        case("Resize", 18, IMAGE, None, const([1, 1, 0.6, 0.4]), mode="cubic", antialias=1),
-        case("Resize", 13, IMAGE, const([0, 0, 0.2, 0.1, 1, 1, 0.8, 1.2]), None,
-             shape(2, 4, 5, 5), mode="linear", extrapolation_value=9.0,
-             coordinate_transformation_mode="tf_crop_and_resize"),
         case("Resize", 13, SIGNAL, None, const([1, 1, 2.5]), mode="linear"),
         case("Resize", 13, real(2, 4, 7, 4), None, None, shape(2, 4, 8, 7),
              coordinate_transformation_mode="asymmetric", nearest_mode="round_prefer_ceil"),
@@ -71,14 +60,6 @@ def test_nearest_resize(rounding: str, coordinates: str, scales: list[float]) ->
 )  # fmt: skip
 def test_resize(node: Node) -> None:
     check(*node)
-
-
-@pytest.mark.parametrize("align_corners", [0, 1])
-@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
-def test_grid_samples(mode: str, padding: str, align_corners: int) -> None:
-    attributes = {"mode": mode, "padding_mode": padding, "align_corners": align_corners}
-    check("GridSample", 16, [real(2, 3, 5, 6), 1.3 * real(2, 4, 7, 2)], 1, attributes)
 
 
 @pytest.mark.parametrize(

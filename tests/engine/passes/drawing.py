@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -10,7 +10,9 @@ from torch import Tensor
 from braid.core.graph import Branch, Literal, Operator, OpGraph
 from braid.core.tensor import Dim, TensorType
 from braid.engine.ops.dtypes import spec_of
-from braid.engine.passes.body import Weights
+from braid.engine.passes import run_passes
+from braid.engine.passes.body import Pass, Weights
+from braid.engine.passes.clean import drop_dead
 from braid.engine.passes.specialise import interpret, specialise
 
 
@@ -58,16 +60,22 @@ class Drawing:
         )
         return f"{name}:0"
 
-    def graph(self, *outputs: str) -> tuple[OpGraph, dict[str, Tensor]]:
+    def graph(self, *outputs: str, **named: str) -> tuple[OpGraph, dict[str, Tensor]]:
+        """The template; outputs are called y0, y1, ..., unless they are named."""
         graph = OpGraph(
             name="drawn",
             inputs=self.inputs,
-            outputs={f"y{i}": value for i, value in enumerate(outputs)},
+            outputs={f"y{i}": value for i, value in enumerate(outputs)} | named,
             constants={name: spec_of(tensor) for name, tensor in self.weights.items()},
             operators=tuple(self.operators),
         )
         graph.verify()
         return graph, self.weights
+
+    def static(self, *outputs: str, **named: str) -> tuple[OpGraph, dict[str, Tensor]]:
+        """The graph at the shapes of its inputs."""
+        template, weights = self.graph(*outputs, **named)
+        return specialise(template, weights, template.inputs)
 
 
 CONV: Mapping[str, Literal] = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
@@ -96,6 +104,27 @@ def numbers(graph: OpGraph, weights: Weights, seed: int = 0) -> dict[str, Tensor
     wide = {n: t.double() if t.is_floating_point() else t for n, t in constants.items()}
     inputs = {name: torch.randn(shapes[name], generator=generator).double() for name in shapes}
     return interpret(static, wide, inputs)
+
+
+def rewritten(
+    drawing: Drawing, passes: Pass | Sequence[Pass], *outputs: str, tolerance: float = 1e-6
+) -> OpGraph:
+    """The template after passes, without what nothing reads; its numbers are those of before."""
+    drawn = drawing.graph(*outputs)
+    several = passes if isinstance(passes, Sequence) else [passes]
+    after = run_passes(*drawn, [*several, drop_dead])
+    assert_same_numbers(drawn, after, tolerance)
+    return after[0]
+
+
+def fused(
+    fuse: Callable[[OpGraph, Weights], OpGraph], graph: OpGraph, constants: Weights
+) -> OpGraph:
+    """A static graph after a fusion, which changes no number."""
+    after = fuse(graph, constants)
+    after.verify()
+    assert_same_numbers((graph, constants), (after, constants))
+    return after
 
 
 def assert_same_numbers(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from braid.core.graph import Literal, Operator
-from braid.engine.passes.clean import drop_dead
 from braid.engine.passes.image_rows import sequences_to_images
-from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds
+from tests.engine.passes.drawing import Drawing, kinds, rewritten
 
 
 def window(**changed: Literal) -> dict[str, Literal]:
@@ -24,10 +23,7 @@ def sequence() -> Drawing:
 
 def check(drawing: Drawing, *outputs: str) -> list[str]:
     """Kinds after the pass, which changes no number."""
-    drawn = drawing.graph(*outputs)
-    after = drop_dead(*sequences_to_images(*drawn))
-    assert_same_numbers(drawn, after)
-    return kinds(after[0])
+    return kinds(rewritten(drawing, sequences_to_images, *outputs))
 
 
 @pytest.mark.parametrize(

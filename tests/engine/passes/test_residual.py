@@ -7,7 +7,7 @@ import torch
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.passes.fusion import fuse_flat_linears, fuse_residuals
-from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.passes.specialise import interpret
 from tests.engine.passes.drawing import Drawing, assert_same_numbers, epilogue, kinds
 
 SPEC = TensorType("FP32", (1, 4, 5, 5))
@@ -94,8 +94,7 @@ def flat(*, leading: list[Literal], back: list[Literal]) -> tuple[OpGraph, dict[
     rows = draw.op("braid.reshape", "x", shape=leading)
     product = draw.op("aten.linear", rows, draw.constant(4, 4), draw.constant(4))
     active = draw.op("aten.gelu", draw.op("braid.reshape", product, shape=back), approximate="none")
-    template, weights = draw.graph(draw.op("aten.add", active, "x"))
-    return specialise(template, weights, template.inputs)
+    return draw.static(draw.op("aten.add", active, "x"))
 
 
 def test_rows_of_a_linear_layer_keep_their_axes() -> None:
@@ -113,8 +112,7 @@ def test_rows_that_are_put_otherwise_stay_apart() -> None:
     draw = Drawing(x=(2, 3, 4))
     product = draw.op("aten.linear", draw.op("braid.reshape", "x", shape=[6, 4]),
                       draw.constant(4, 4))  # fmt: skip
-    template, weights = draw.graph(draw.op("braid.reshape", product, shape=[3, 2, 4]))
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(draw.op("braid.reshape", product, shape=[3, 2, 4]))
 
     assert kinds(fuse_flat_linears(graph, constants)) == ["reshape", "linear", "reshape"]
 
@@ -123,7 +121,6 @@ def test_a_number_of_one_row_is_no_row() -> None:
     draw = Drawing(x=(4,))
     row = draw.op("braid.reshape", "x", shape=[1, 4])
     product = draw.op("aten.linear", row, draw.constant(1, 4))
-    template, weights = draw.graph(draw.op("braid.reshape", product, shape=[]))
-    graph, constants = specialise(template, weights, template.inputs)
+    graph, constants = draw.static(draw.op("braid.reshape", product, shape=[]))
 
     assert kinds(fuse_flat_linears(graph, constants)) == ["reshape", "linear", "reshape"]

@@ -13,12 +13,9 @@ from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan
 from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.cpu.lane_plan import LanePlan
-from braid.engine.cpu.lanes import lay_out
 from braid.engine.passes.specialise import interpret, specialise
-from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups
+from tests.engine.cpu.executors import in_lanes, on_kernels
 
 RELU: Literal = [["aten.relu"]]
 
@@ -86,12 +83,12 @@ class Drawing:
 def run_merged(executor: CpuExecutor, drawing: Drawing, merged: tuple[int, ...]) -> None:
     """Run with ``merged`` as one kernel and compare with the interpreter."""
     graph, constants = drawing.graph()
-    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
+    program = on_kernels(graph, constants, executor.threads)
     rest = [unit for unit in range(len(graph)) if unit not in merged]
     order = [*merged, *rest]
     plan = StreamPlan(tuple(Launch(unit, 0) for unit in order), 1, merges=(merged,))
 
-    laid_out = LanePlan(lay_out(program, plan, executor.threads))
+    laid_out = in_lanes(program, executor.threads, plan)
     expected = interpret(graph, constants, {"x": drawing.x})
     given = {name: torch.full(tensor.shape, torch.nan) for name, tensor in expected.items()}
 

@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from braid.core.errors import PreconditionFailed, RunStopped
 from braid.core.precision import BF16, FP32
@@ -28,8 +28,7 @@ from braid.engine.program import openvino_library as library
 from braid.engine.program.engines import EnginePlace
 from braid.engine.program.openvino_model import OpenVinoModel
 from braid.engine.runtime.stopping import StopSignal, stop_signal
-from tests.models.graphs import graph, save, tensors
-from tests.models.small import doubling, embedding, small_cnn
+from tests.models.small import doubling, embedding, in_text, small_cnn, written
 
 pytest.importorskip("openvino", reason="braid-serve[openvino] is not installed")
 
@@ -144,9 +143,9 @@ def test_indices_run_only_where_onnx_defines_them(tmp_path: Path) -> None:
 
 
 def test_floats_may_be_summed_where_they_are_scattered(tmp_path: Path) -> None:
-    nodes = [helper.make_node("ScatterND", ["x", "c", "x"], ["y"], reduction="add")]
-    shapes = tensors(x=["batch", 5]), tensors(y=["batch", 5])
-    path = save(graph(nodes, *shapes, {"c": np.array([[1], [1]])}, "sums"), tmp_path / MODEL_FILE)
+    text = """(float[batch, 5] x) => (float[batch, 5] y)
+    { y = ScatterND<reduction="add">(x, c, x) }"""
+    path = written(tmp_path / MODEL_FILE, text, c=[[1], [1]])
     x = torch.randn(2, 5)
 
     (found,), (wanted,) = opened(path).run({"x": x}).values(), expected(path, x=x).values()
@@ -156,18 +155,13 @@ def test_floats_may_be_summed_where_they_are_scattered(tmp_path: Path) -> None:
 #   ids ──> ArgMax ──> Concat(rows | places) ──> GatherND(ids) ──> y
 @pytest.mark.parametrize("are_columns", [True, False])
 def test_places_of_the_largest_are_indices(tmp_path: Path, *, are_columns: bool) -> None:
-    make = helper.make_node
-    nodes = [
-        make("ArgMax", ["ids"], ["places"], axis=1, keepdims=0),
-        make("Unsqueeze", ["places", "axis"], ["more"]),
-        make("Concat", ["rows", "more"], ["tuples"], axis=int(are_columns)),
-        make("GatherND", ["ids", "tuples"], ["picked"]),
-        make("Cast", ["picked"], ["y"], to=TensorProto.FLOAT),
-    ]
-    rows = np.array([[0], [1]]) if are_columns else np.array([[1, 1]])
-    constants = {"rows": rows, "axis": np.array([int(are_columns)])}
-    shapes = tensors(TensorProto.INT64, ids=[2, 5]), tensors(y=[2])
-    path = save(graph(nodes, *shapes, constants, "places"), tmp_path / MODEL_FILE)
+    text = f"""(int64[2, 5] ids) => (float[2] y) {{
+      places = ArgMax<axis=1, keepdims=0>(ids)  more = Unsqueeze(places, axis)
+      tuples = Concat<axis={int(are_columns)}>(rows, more)  picked = GatherND(ids, tuples)
+      y = Cast<to=1>(picked) }}"""
+    rows = [[0], [1]] if are_columns else [[1, 1]]
+    path = written(tmp_path / MODEL_FILE, text, rows=rows, axis=[int(are_columns)])
+
     ids = torch.tensor([[3, 1, 9, 9, 2], [7, 0, 0, 7, 7]])
 
     if are_columns:
@@ -179,10 +173,8 @@ def test_places_of_the_largest_are_indices(tmp_path: Path, *, are_columns: bool)
 
 @pytest.mark.parametrize("column", [4, 5, -6])
 def test_constant_indices_are_those_of_each_axis(tmp_path: Path, column: int) -> None:
-    nodes = [helper.make_node("GatherND", ["x", "c"], ["y"])]
-    shapes = tensors(x=["batch", 5]), tensors(y=[2])
-    indices = {"c": np.array([[1, 0], [0, column]])}
-    path = save(graph(nodes, *shapes, indices, "tuples"), tmp_path / MODEL_FILE)
+    text = "(float[batch, 5] x) => (float[2] y) { y = GatherND(x, c) }"
+    path = written(tmp_path / MODEL_FILE, text, c=[[1, 0], [0, column]])
     x = torch.randn(2, 5)
 
     if column == 4:
@@ -225,55 +217,51 @@ def test_bf16_is_computed_in_fp32_and_given_as_bf16(tmp_path: Path) -> None:
 
 
 def arithmetic(
-    path: Path, nodes: list[Any], constants: dict[str, Any], shape: list[int], element: int
+    path: Path, nodes: str, constants: dict[str, Any], element: int = TensorProto.INT64
 ) -> Path:
-    """Floats y of the integers z that the nodes make of x."""
-    nodes = [*nodes, helper.make_node("Cast", ["z"], ["y"], to=TensorProto.FLOAT)]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    return save(graph(nodes, tensors(element, x=shape), outputs, constants, "numbers"), path)
-
-
-def node(kind: str, *inputs: str, **attributes: Any) -> Any:
-    return helper.make_node(kind, ["x", *inputs], ["z"], **attributes)
+    """Floats y of the integers z that the nodes make of x [3, 5]."""
+    text = f"({in_text(element)}[3, 5] x) => (float[] y) {{ {nodes}  y = Cast<to=1>(z) }}"
+    return written(path, text, **constants)
 
 
 FIVE = {"c": np.array([2, -3, 1, 1 << 20, 5])}
-OPERATORS: dict[str, tuple[list[Any], dict[str, Any]]] = {
-    **{kind: ([node(kind, "c")], FIVE) for kind in ("Add", "Sub", "Mul", "Max", "Min")},
+OPERATORS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{kind: (f"z = {kind}(x, c)", FIVE) for kind in ("Add", "Sub", "Mul", "Max", "Min")},
     **{
         f"CumSum {exclusive}{reverse}": (
-            [node("CumSum", "c", exclusive=exclusive, reverse=reverse)], {"c": np.array(1)}
+            f"z = CumSum<exclusive={exclusive}, reverse={reverse}>(x, c)", {"c": np.array(1)}
         )
         for exclusive in (0, 1) for reverse in (0, 1)
     },
-    "ReduceMax": ([node("ReduceMax", axes=[1])], {}),
-    "ArgMax": ([node("ArgMax", axis=-1)], {}),
-    "ArgMin": ([node("ArgMin", axis=0)], {}),
-    "Pad": ([node("Pad", "c")], {"c": np.array([0, 1, 0, 2])}),
-    "Clip": ([node("Clip", "c", "d")], {"c": np.array(-100), "d": np.array((1 << 24) - 1)}),
-    "Equal": ([node("Equal", "c")], {"c": np.array((1 << 24) - 1)}),
-    "Less": ([node("Less", "c")], {"c": np.array((1 << 24) - 1)}),
-    "Not": ([helper.make_node("Cast", ["x"], ["b"], to=TensorProto.BOOL),
-             helper.make_node("Not", ["b"], ["z"])], {}),
-    "GatherElements": ([helper.make_node("GatherElements", ["t", "x"], ["z"], axis=1)],
-                       {"t": np.arange(18).reshape(3, 6)}),
+    "ReduceMax": ("z = ReduceMax<axes=[1]>(x)", {}),
+    "ArgMax": ("z = ArgMax<axis=-1>(x)", {}),
+    "ArgMin": ("z = ArgMin<axis=0>(x)", {}),
+    "Pad": ("z = Pad(x, c)", {"c": np.array([0, 1, 0, 2])}),
+    "Clip": ("z = Clip(x, c, d)", {"c": np.array(-100), "d": np.array((1 << 24) - 1)}),
+    "Equal": ("z = Equal(x, c)", {"c": np.array((1 << 24) - 1)}),
+    "Less": ("z = Less(x, c)", {"c": np.array((1 << 24) - 1)}),
+    "Not": ("b = Cast<to=9>(x)  z = Not(b)", {}),
+    "GatherElements": (
+        "z = GatherElements<axis=1>(t, x)", {"t": np.arange(18).reshape(3, 6)}
+    ),
 }  # fmt: skip
-NOT_LISTED: dict[str, tuple[list[Any], dict[str, Any]]] = {
-    **{kind: ([node(kind)], {}) for kind in ("Abs", "Neg", "Sign")},
+NOT_LISTED: dict[str, tuple[str, dict[str, Any]]] = {
+    **{kind: (f"z = {kind}(x)", {}) for kind in ("Abs", "Neg", "Sign")},
     **{
-        f"{kind} {divisor}": ([node(kind, "c", **how)], {"c": np.array(divisor)})
-        for kind, how in (("Div", {}), ("Mod", {}), ("Mod", {"fmod": 1}))
+        f"{kind} {divisor}": (f"z = {kind}(x, c)", {"c": divisor})
+        for kind in ("Div", "Mod", "Mod<fmod=1>")
         for divisor in (3, -7)
     },
-    "ReduceSum": ([node("ReduceSum", "c")], {"c": np.array([1])}),
-    "OneHot": ([node("OneHot", "c", "d")], {"c": np.array(4), "d": np.array([0, 7])}),
-    "TopK": ([helper.make_node("TopK", ["x", "c"], ["v", "z"])], {"c": np.array([2])}),
-    "Cast to 8 bits": ([node("Cast", to=TensorProto.INT8)], {}),
-    "Cast of floats": ([helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
-                        helper.make_node("Cast", ["f"], ["z"], to=TensorProto.INT64)], {}),
-    "ScatterND": ([node("ScatterND", "c", "d", reduction="add")],
-                  {"c": np.array([[0], [0]]), "d": np.full((2, 5), 1 << 24)}),
-}  # fmt: skip
+    "ReduceSum": ("z = ReduceSum(x, c)", {"c": [1]}),
+    "OneHot": ("z = OneHot(x, c, d)", {"c": 4, "d": [0, 7]}),
+    "TopK": ("v, z = TopK(x, c)", {"c": [2]}),
+    "Cast to 8 bits": ("z = Cast<to=3>(x)", {}),
+    "Cast of floats": ("f = Cast<to=1>(x)  z = Cast<to=7>(f)", {}),
+    "ScatterND": (
+        'z = ScatterND<reduction="add">(x, c, d)',
+        {"c": [[0], [0]], "d": np.full((2, 5), 1 << 24)},
+    ),
+}
 
 
 @pytest.mark.parametrize(
@@ -288,7 +276,7 @@ def test_integers_are_those_of_onnxruntime_up_to_the_bounds(
     kept = {"CumSum", "Pad"}  # whose other operands are INT64 always
     if element == TensorProto.INT32 and name.partition(" ")[0] not in kept:
         constants = {key: array.astype(np.int32) for key, array in constants.items()}
-    path = arithmetic(tmp_path / MODEL_FILE, nodes, constants, [3, 5], element)
+    path = arithmetic(tmp_path / MODEL_FILE, nodes, constants, element)
     model = opened(path)
     model.run({"x": torch.zeros(3, 5, dtype=dtype)})
     ((low, high),) = next(iter(model._compiled.values())).bounds.of.values()
@@ -307,18 +295,17 @@ def test_integers_are_those_of_onnxruntime_up_to_the_bounds(
 @pytest.mark.parametrize(
     ("nodes", "constants", "why"),
     [
-        ([node("Add", "c")], {"c": np.array(1 << 40)}, str(1 << 40)),
-        ([node("Equal", "c")], {"c": np.array((1 << 24) + 1)}, "16777217"),
-        ([node("Mul", "c")], {"c": np.array((1 << 24) + 1)}, "16777217"),
-        ([helper.make_node("Add", ["x", "c"], ["a"]), helper.make_node("Add", ["a", "c"], ["z"])],
-         {"c": np.array((1 << 24) - 1)}, "33554431"),
+        ("z = Add(x, c)", {"c": 1 << 40}, str(1 << 40)),
+        ("z = Equal(x, c)", {"c": (1 << 24) + 1}, "16777217"),
+        ("z = Mul(x, c)", {"c": (1 << 24) + 1}, "16777217"),
+        ("a = Add(x, c)  z = Add(a, c)", {"c": (1 << 24) - 1}, "33554431"),
         *((nodes, constants, "OpenVINO would compute") for nodes, constants in NOT_LISTED.values()),
     ],
 )  # fmt: skip
 def test_integers_that_it_would_not_tell_apart_are_refused(
-    nodes: list[Any], constants: dict[str, Any], why: str, tmp_path: Path
+    nodes: str, constants: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
-    path = arithmetic(tmp_path / MODEL_FILE, nodes, constants, [3, 5], TensorProto.INT64)
+    path = arithmetic(tmp_path / MODEL_FILE, nodes, constants)
 
     with pytest.raises(PreconditionFailed, match=why):
         opened(path).run({"x": torch.zeros(3, 5, dtype=torch.int64)})
@@ -326,18 +313,11 @@ def test_integers_that_it_would_not_tell_apart_are_refused(
 
 #   mask ──> CumSum ──> Mul(mask) ──> Add(1) ──> Gather(table of 514 rows) ──> y
 def test_positions_counted_from_a_mask_are_followed_and_checked(tmp_path: Path) -> None:
-    make = helper.make_node
-    nodes = [
-        make("CumSum", ["mask", "axis"], ["counted"]),
-        make("Mul", ["counted", "mask"], ["masked"]),
-        make("Add", ["masked", "one"], ["places"]),
-        make("Gather", ["table", "places"], ["y"]),
-    ]
-    constants = {"axis": np.array(1), "one": np.array(1)}
+    text = """(int64[batch, 16] mask) => (float[batch, 16, 3] y) {
+      counted = CumSum(mask, one)  masked = Mul(counted, mask)  places = Add(masked, one)
+      y = Gather(table, places) }"""
     table = np.random.default_rng(0).random((514, 3), np.float32)
-    shapes = tensors(TensorProto.INT64, mask=["batch", 16]), tensors(y=["batch", 16, 3])
-    drawn = graph(nodes, *shapes, {**constants, "table": table}, "positions")
-    path = save(drawn, tmp_path / MODEL_FILE)
+    path = written(tmp_path / MODEL_FILE, text, table=table, one=1)
     model = opened(path)
 
     mask = torch.tensor([[1] * 11 + [0] * 5, [0, 1] * 8])
@@ -347,13 +327,9 @@ def test_positions_counted_from_a_mask_are_followed_and_checked(tmp_path: Path) 
 
 
 def test_a_quantised_model_is_refused(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
-    ]
-    constants = {"scale": np.array(0.1, np.float32), "zero": np.array(3, np.uint8)}
-    shapes = tensors(x=["batch", 3]), tensors(y=["batch", 3])
-    path = save(graph(nodes, *shapes, constants, "quantised"), tmp_path / MODEL_FILE)
+    text = """(float[batch, 3] x) => (float[batch, 3] y)
+    { q = QuantizeLinear(x, scale, zero)  y = DequantizeLinear(q, scale, zero) }"""
+    path = written(tmp_path / MODEL_FILE, text, scale=np.float32(0.1), zero=np.uint8(3))
 
     with pytest.raises(PreconditionFailed, match="quantised"):
         opened(path).run({"x": torch.zeros(1, 3)})
@@ -379,24 +355,17 @@ def test_without_the_package_it_takes_no_part(
 
 
 def test_indices_that_nobody_reads_do_not_matter(tmp_path: Path) -> None:
-    nodes = [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2])]
-    shapes = tensors(x=["batch", 3, 4, 4]), tensors(y=["batch", 3, 3, 3])
-    path = save(graph(nodes, *shapes, {}, "pool"), tmp_path / MODEL_FILE)
-
+    text = """(float[batch, 3, 4, 4] x) => (float[batch, 3, 3, 3] y)
+    { y = MaxPool<kernel_shape=[2, 2]>(x) }"""
+    path = written(tmp_path / MODEL_FILE, text)
     x = images(2, size=4)
     np.testing.assert_array_equal(opened(path).run({"x": x})["y"], expected(path, x=x)["y"])
 
 
 def test_masks_of_integers_may_be_made_floats(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Cast", ["mask"], ["floats"], to=TensorProto.FLOAT),
-        helper.make_node("Sub", ["one", "floats"], ["y"]),
-    ]
-    mask = tensors(TensorProto.INT64, mask=["batch", 4])
-    constants = {"one": np.array(1, np.float32)}
-    path = save(
-        graph(nodes, mask, tensors(y=["batch", 4]), constants, "mask"), tmp_path / MODEL_FILE
-    )
+    text = """(int64[batch, 4] mask) => (float[batch, 4] y)
+    { floats = Cast<to=1>(mask)  y = Sub(one, floats) }"""
+    path = written(tmp_path / MODEL_FILE, text, one=np.float32(1))
     model = opened(path)
 
     given = torch.tensor([[0, 1, 5, -7]])
@@ -471,15 +440,10 @@ def folded(path: Path) -> Path:
         "u": random.normal(size=(256, 16)).astype(np.float32),
         "c": random.normal(size=(64, 64, 48)).astype(np.float32),
     }
-    nodes = [
-        helper.make_node("Transpose", ["c"], ["t"], perm=[2, 1, 0]),
-        helper.make_node("ReduceMax", ["t"], ["largest"], keepdims=0),
-        helper.make_node("MatMul", ["x", "w"], ["a"]),
-        helper.make_node("MatMul", ["a", "u"], ["b"]),
-        helper.make_node("Add", ["b", "largest"], ["y"]),
-    ]
-    shapes = tensors(x=["batch", 3, 16, 16]), tensors(y=["batch", 3, 16, 16])
-    return save(graph(nodes, *shapes, weights, "folded"), path)
+    text = """(float[batch, 3, 16, 16] x) => (float[batch, 3, 16, 16] y) {
+      t = Transpose<perm=[2, 1, 0]>(c)  largest = ReduceMax<keepdims=0>(t)
+      a = MatMul(x, w)  b = MatMul(a, u)  y = Add(b, largest) }"""
+    return written(path, text, **weights)
 
 
 @pytest.mark.ci

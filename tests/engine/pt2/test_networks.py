@@ -14,15 +14,11 @@ import torch
 from benchmarks.networks import NETWORKS
 from benchmarks.networks.export import export_onnx, export_pt2
 from braid.core.graph import OpGraph
-from braid.core.tensor import TensorType
-from braid.engine.onnx.lowering import lower
-from braid.engine.onnx.prepare import prepare
-from braid.engine.passes import run_passes
-from braid.engine.passes.specialise import specialise
 from braid.scheduler.blocks import split_blocks
 from braid.scheduler.dag import Dag
 from braid.scheduler.matching import width
 from braid.scheduler.units import UnitGraph
+from tests.engine.onnx.oracle import static_graph as of_model
 from tests.engine.pt2.programs import static_graph
 
 BATCH = 2
@@ -30,12 +26,7 @@ FAST = "squeezenet"
 
 
 def of_onnx(path: Path) -> OpGraph:
-    template, weights = run_passes(*lower(prepare(onnx.load(path))))
-    specs = {
-        name: TensorType(spec.dtype, (BATCH, *spec.shape[1:]))
-        for name, spec in template.inputs.items()
-    }
-    return specialise(template, weights, specs)[0]
+    return of_model(onnx.load(path), BATCH)[0]
 
 
 def both(name: str, folder: Path) -> tuple[OpGraph, OpGraph]:

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from braid.engine.cpu.device_key import has_integer_kernels
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.ops.session_run import new_session
-from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import on_kernels
 from tests.engine.quantised.models import quantised_by_data
-from tests.engine.quantised.test_networks import example, static_graph
+from tests.engine.quantised.test_networks import example, units_of
 
 ON_INTEGERS = ("braid.matmul_integer", "braid.convolution_integer", "braid.quantise")
 
@@ -24,12 +23,12 @@ ON_INTEGERS = ("braid.matmul_integer", "braid.convolution_integer", "braid.quant
 @torch.inference_mode()
 def test_results_are_those_of_onnxruntime(name: str, per_channel: bool, tmp_path: Path) -> None:
     file = quantised_by_data(name, tmp_path, per_channel=per_channel)
-    graph, constants = static_graph(file, on_integers=has_integer_kernels())
+    graph, constants = units_of(file, on_integers=has_integer_kernels())
     x = example(graph)
     session = new_session(file, onnxruntime.SessionOptions())
     (wanted,) = session.run(None, {"x": x.numpy()})
 
-    program = bind_on_cpu(graph, constants, PackedWeights(), 2)
+    program = on_kernels(graph, constants)
     torch.set_num_threads(2)
     values = {**constants, "x": x}
     for op, unit in zip(graph.operators, program.units, strict=True):
@@ -45,9 +44,9 @@ def test_results_are_those_of_onnxruntime(name: str, per_channel: bool, tmp_path
 
 @pytest.mark.skipif(not has_integer_kernels(), reason="the CPU has no instructions for it")
 def test_sums_and_quantisations_run_on_onednn(tmp_path: Path) -> None:
-    graph, constants = static_graph(quantised_by_data("residual", tmp_path), on_integers=True)
+    graph, constants = units_of(quantised_by_data("residual", tmp_path), on_integers=True)
 
-    program = bind_on_cpu(graph, constants, PackedWeights(), 2)
+    program = on_kernels(graph, constants)
 
     found = Counter(
         (op.kind, unit.kernel.variant)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -17,21 +14,17 @@ from torch import Tensor
 
 from braid.core.graph import OpGraph
 from braid.core.quantisation import Quantisation
-from braid.core.tensor import TensorType
 from braid.engine.cpu.device_key import has_integer_kernels
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.onnx.lowering import lower
-from braid.engine.onnx.prepare import prepare
 from braid.engine.ops.families.quantised_unit import KIND
 from braid.engine.ops.kinds import call
-from braid.engine.ops.session_run import new_session
-from braid.engine.passes import run_passes
 from braid.engine.passes.fusion import fuse_residuals, fuse_weighted_sums
 from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.passes.quantised.fusing import fuse_quantised
-from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import on_kernels
+from tests.engine.onnx.oracle import static_graph
 from tests.engine.quantised.models import NETWORKS, Network, normal
 
 Static = tuple[OpGraph, dict[str, Tensor]]
@@ -39,12 +32,7 @@ Array = NDArray[np.float32]
 
 
 def static(model: onnx.ModelProto, batch: int = 2) -> Static:
-    template, weights = run_passes(*lower(prepare(model)))
-    specs = {
-        name: TensorType(spec.dtype, (batch, *spec.shape[1:]))
-        for name, spec in template.inputs.items()
-    }
-    graph, constants = specialise(template, weights, specs)
+    graph, constants = static_graph(model, batch)
     return fuse_weighted_sums(fuse_residuals(graph), constants), constants
 
 
@@ -113,7 +101,7 @@ def on_units(given: Static, how: Quantisation) -> Static:
 
 def run_bound(made: Static, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     graph, constants = made
-    program = bind_on_cpu(graph, constants, PackedWeights(), 1)
+    program = on_kernels(graph, constants, 1)
     torch.set_num_threads(1)
     values = {**constants, **inputs}
     with torch.inference_mode():
@@ -198,7 +186,7 @@ def test_everything_between_convolutions_computes_on_integers(name: str) -> None
     assert "braid.dequantise" not in kinds
     assert "aten.convolution" not in kinds
     if has_integer_kernels():
-        program = bind_on_cpu(graph, constants, PackedWeights(), 1)
+        program = on_kernels(graph, constants, 1)
         assert {unit.kernel.variant for unit in program.units} == {"onednn"}
 
 
@@ -242,57 +230,3 @@ def test_values_that_never_change_can_be_calibrated(ends: tuple[float, float]) -
 
     for got in interpret(*on_units(given, how), inputs_of(given[0])).values():
         assert got.isfinite().all()
-
-
-def test_onnxruntime_computes_the_same_of_the_same_graph_in_a_file(tmp_path: Path) -> None:
-    net = Network("pair", (3, 9, 9))
-    net_output = net.conv(net.node("Relu", net.conv("x", 8, 3)), 4, 8)
-    model = net.model(net_output)
-    given = static(model)
-    how = calibrated(*given)
-    made = on_units(given, how)
-    inputs = inputs_of(given[0], seed=5)
-    path = tmp_path / "pair.onnx"
-    onnx.save(_quantised_file(model, given, how), path)
-
-    session = new_session(path, onnxruntime.SessionOptions())
-    (wanted,) = session.run(None, {"x": inputs["x"].numpy()})
-
-    for got in (interpret(*made, inputs), *_on_kernels(made, inputs)):
-        (found,) = got.values()
-        assert np.abs(found.numpy() - wanted).max() <= 0.01 * np.abs(wanted).max()
-
-
-def _quantised_file(model: onnx.ModelProto, given: Static, how: Quantisation) -> onnx.ModelProto:
-    """The file with QuantizeLinear and DequantizeLinear around data and weights of convolutions."""
-    weights = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-    convolutions = [op for op in given[0].operators if op.kind == "aten.convolution"]
-    made, extra, at = [], dict[str, Any](), 0
-    for node in model.graph.node:
-        if node.op_type == "Conv":
-            least, most = how.ranges[convolutions[at].inputs[0]]
-            least, at = min(least, 0.0), at + 1
-            scale = np.float32((most - least) / 255)
-            weight = weights[node.input[1]]
-            scales = (np.abs(weight).reshape(len(weight), -1).max(1) / 127).astype(np.float32)
-            rounded = np.round(weight / scales.reshape(-1, 1, 1, 1)).astype(np.int8)
-            x, w = f"{node.name}/x", f"{node.name}/w"
-            extra |= {
-                f"{x}s": scale, f"{x}z": np.uint8(round(-least / scale)), f"{w}q": rounded,
-                f"{w}s": scales, f"{w}z": np.zeros(len(weight), np.int8),
-            }  # fmt: skip
-            made += [
-                helper.make_node("QuantizeLinear", [node.input[0], f"{x}s", f"{x}z"], [f"{x}q"]),
-                helper.make_node("DequantizeLinear", [f"{x}q", f"{x}s", f"{x}z"], [x]),
-                helper.make_node("DequantizeLinear", [f"{w}q", f"{w}s", f"{w}z"], [w], axis=0),
-            ]
-            node.input[0], node.input[1] = x, w
-        made.append(node)
-    found = onnx.ModelProto()
-    found.CopyFrom(model)
-    del found.graph.node[:]
-    found.graph.node.extend(made)
-    found.graph.initializer.extend(
-        numpy_helper.from_array(np.asarray(array), name) for name, array in extra.items()
-    )
-    return found

@@ -19,18 +19,15 @@ from onnx import helper
 from torch import Tensor
 
 from braid.core.graph import OpGraph
-from braid.core.tensor import TensorType
 from braid.engine.cpu.device_key import has_integer_kernels
-from braid.engine.cpu.kernels.candidates import bind_on_cpu
-from braid.engine.onnx.lowering import lower
-from braid.engine.onnx.prepare import prepare
 from braid.engine.ops.families.quantised_unit import KIND
 from braid.engine.ops.session_run import new_session
-from braid.engine.passes import run_passes
 from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.quantised.fusing import fuse_quantised
-from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.executors import on_kernels
+from tests.engine.onnx.oracle import static_graph
 from tests.engine.quantised.models import NETWORKS, normal, quantised
 
 BATCH = 2
@@ -43,13 +40,9 @@ EVERY = [
 ]
 
 
-def static_graph(path: Path, *, on_integers: bool) -> tuple[OpGraph, dict[str, Tensor]]:
-    template, weights = run_passes(*lower(prepare(onnx.load(path))))
-    specs = {
-        name: TensorType(spec.dtype, (BATCH, *spec.shape[1:]))
-        for name, spec in template.inputs.items()
-    }
-    graph, constants = specialise(template, weights, specs)
+def units_of(path: Path, *, on_integers: bool) -> tuple[OpGraph, dict[str, Tensor]]:
+    """The units of a quantised network, on integers where they can be."""
+    graph, constants = static_graph(onnx.load(path), BATCH)
     graph = fuse_residuals(graph)
     graph, constants = fuse_quantised(graph, constants, PackedWeights(), on_integers=on_integers)
     graph.verify()
@@ -84,8 +77,8 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @torch.inference_mode()
 def test_units_on_integers_compute_what_their_parts_do(file: Path) -> None:
-    graph, constants = static_graph(file, on_integers=True)
-    plain, floats = static_graph(file, on_integers=False)
+    graph, constants = units_of(file, on_integers=True)
+    plain, floats = units_of(file, on_integers=False)
     inputs = {"x": example(graph)}
 
     got, wanted = interpret(graph, constants, inputs), interpret(plain, floats, inputs)
@@ -99,10 +92,10 @@ def test_units_on_integers_compute_what_their_parts_do(file: Path) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 @torch.inference_mode()
 def test_each_unit_is_within_a_step_of_onnxruntime(file: Path, threads: int) -> None:
-    graph, constants = static_graph(file, on_integers=True)
+    graph, constants = units_of(file, on_integers=True)
     x = example(graph)
     expected = every_value(file, x)
-    program = bind_on_cpu(graph, constants, PackedWeights(), threads)
+    program = on_kernels(graph, constants, threads)
     torch.set_num_threads(threads)
     values: dict[str, Tensor] = {**constants, "x": x}
     compared = 0
@@ -129,7 +122,7 @@ def test_quantised_operators_compute_what_onnxruntime_does(
     name: str, signed: bool, tmp_path: Path
 ) -> None:
     file = quantised(name, tmp_path, signed=signed, per_channel=False, operators=True)
-    graph, constants = static_graph(file, on_integers=True)
+    graph, constants = units_of(file, on_integers=True)
     x = example(graph)
     session = new_session(file, onnxruntime.SessionOptions())
     (wanted,) = session.run(None, {"x": x.numpy()})
@@ -143,9 +136,9 @@ def test_quantised_operators_compute_what_onnxruntime_does(
 
 @pytest.mark.skipif(not has_integer_kernels(), reason="the CPU has no instructions for it")
 def test_layers_run_on_onednn(file: Path) -> None:
-    graph, constants = static_graph(file, on_integers=True)
+    graph, constants = units_of(file, on_integers=True)
 
-    program = bind_on_cpu(graph, constants, PackedWeights(), 2)
+    program = on_kernels(graph, constants)
 
     slow = Counter(
         str(op.attributes["unit"])
@@ -156,7 +149,7 @@ def test_layers_run_on_onednn(file: Path) -> None:
 
 
 def kinds(file: Path) -> Mapping[str, int]:
-    graph, _ = static_graph(file, on_integers=True)
+    graph, _ = units_of(file, on_integers=True)
     units = (str(op.attributes.get("unit", op.kind)) for op in graph.operators)
     return Counter(units)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from braid.core.graph import Operator, OpGraph
+from braid.core.graph import OpGraph
 from braid.core.program import ProgramKey
 from braid.core.quantisation import Quantisation, quantisation_text
 from braid.core.tensor import TensorType
@@ -27,6 +27,7 @@ from braid.engine.worker.measuring.budget import Budget
 from braid.engine.worker.measuring.calibration import calibrated
 from braid.engine.worker.measuring.ranges import Observed, least_error, percentile, whole
 from braid.engine.worker.models import LoadedModel, ModelTable
+from tests.engine.passes.drawing import Drawing
 
 WIDTH = 32
 SPEC = TensorType("FP32", (1, WIDTH))
@@ -41,31 +42,19 @@ def chain(*, cancelling: bool = False) -> tuple[OpGraph, dict[str, Tensor]]:
     """x -> a -> b -> y, linear layers; with ``cancelling``, b is a small rest of large sums."""
     torch.manual_seed(1)
     weights = {name: torch.randn(WIDTH, WIDTH) / WIDTH**0.5 for name in ("wa", "wb", "wy", "wz")}
-    operators = [
-        Operator("a", "aten.linear", ("x", "wa", ""), ("a",)),
-        Operator("b", "aten.linear", ("a", "wb", ""), ("b",)),
-        Operator("y", "aten.linear", ("b", "wy", ""), ("y",)),
-    ]
+    draw = Drawing(x=(1, WIDTH))
+    a = draw.op("aten.linear", "x", "wa")
     if cancelling:
         # (300 Z + B) a - 300 Z a: in 8 bits little is left of B a
         weights["wz"] = 300 * weights["wz"]
         weights["wb"] = weights["wb"] + weights["wz"]
-        operators[1:2] = [
-            Operator("large", "aten.linear", ("a", "wb", ""), ("large",)),
-            Operator("huge", "aten.linear", ("a", "wz", ""), ("huge",)),
-            Operator("b", "aten.sub", ("large", "huge"), ("b",), {"alpha": 1}),
-        ]
-    read = {name for op in operators for name in op.inputs}
-    kept = {name: tensor for name, tensor in weights.items() if name in read}
-    graph = OpGraph(
-        "chain",
-        {"x": SPEC},
-        {"y": "y"},
-        {name: TensorType("FP32", (WIDTH, WIDTH)) for name in kept},
-        tuple(operators),
-        {op.name: SPEC for op in operators},
-    )
-    return graph, kept
+        sums = draw.op("aten.linear", a, "wb"), draw.op("aten.linear", a, "wz")
+        b = draw.op("aten.sub", *sums, alpha=1)
+    else:
+        del weights["wz"]
+        b = draw.op("aten.linear", a, "wb")
+    draw.weights |= weights
+    return draw.static(y=draw.op("aten.linear", b, "wy"))
 
 
 def samples(tmp_path: Path, count: int = 12, seed: int = 0) -> tuple[str, list[Tensor]]:
@@ -128,7 +117,7 @@ def test_units_that_cost_most_stay_wide(tmp_path: Path) -> None:
 
     how, _ = device.calibrate(path, 0.2)
 
-    assert set(how.wide) == {"large", "huge"}
+    assert set(how.wide) == {"linear1", "linear2"}
     assert device.error(how, rows) <= 0.2
     assert device.error(Quantisation(how.ranges), rows) > 0.5, "all on integers"
     assert "in FP32: " in quantisation_text(how)
@@ -188,7 +177,7 @@ def test_ranges_by_each_method_of_numbers_with_an_outlier() -> None:
 def test_only_what_has_constant_weights_in_fp32_can_become_integers() -> None:
     graph, constants = chain()
 
-    assert Candidates(graph, constants).weighted == {"a", "b", "y"}
+    assert Candidates(graph, constants).weighted == {"linear0", "linear1", "linear2"}
     assert Candidates(graph, {}).weighted == frozenset()
 
 

@@ -13,14 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorType
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.device import Backend, DevicePart, FinishedRun
-from braid.engine.importer.artefact import write_artefact
-from braid.engine.importer.host.report import Report, Verified
 from braid.engine.link.messages import (
     CompareThroughput,
     LoadModel,
@@ -33,9 +30,10 @@ from braid.engine.link.messages import (
 from braid.engine.link.shared_memory import slot_layout
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.worker.measuring import throughput
-from tests.engine.worker.serving import ServedWorker
+from tests.engine.passes.drawing import CONV, Drawing
+from tests.engine.worker.serving import DIGEST, ServedWorker, artefact
 
-DIGEST, CHANNELS, EXTENT = "d" * 64, 8, 12
+CHANNELS, EXTENT = 8, 12
 SPEC = TensorType("FP32", (1, CHANNELS, EXTENT, EXTENT))
 KEY = ProgramKey(DIGEST, (("x", SPEC),))
 LAYOUT = slot_layout({"x": SPEC}, {"y": SPEC})
@@ -47,28 +45,13 @@ ALL, BESIDE = 1, 2
 #   x ──> a ──> b ──> y, 3x3 convolutions
 def convolutions(folder: Path) -> dict[str, Tensor]:
     """Write the artefact; returns the weights."""
-    attributes: dict[str, Literal] = {
-        "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False,
-        "output_padding": [0, 0], "groups": 1,
-    }  # fmt: skip
-    names, units, read = ["a", "b", "y"], [], "x"
-    for name in names:
-        inputs = (read, f"w_{name}", "")
-        units.append(Operator(name, "aten.convolution", inputs, (name,), attributes))
-        read = name
-    weight = TensorType("FP32", (CHANNELS, CHANNELS, 3, 3))
-    constants = {f"w_{name}": weight for name in names}
-    values = dict.fromkeys(names, SPEC)
-    graph = OpGraph("c", {"x": SPEC}, {"y": "y"}, constants, tuple(units), values)
-    random = torch.Generator().manual_seed(1)
-    weights = {
-        name: torch.randn(CHANNELS, CHANNELS, 3, 3, generator=random) / 9 for name in constants
-    }
-    verified = Verified("none", (1,), 0.0, 1e-4)
-    shapes = {"x": (1, CHANNELS, EXTENT, EXTENT)}
-    report = Report(DIGEST, 1, "onnx", 17, None, (), shapes, {}, (), verified)
-    write_artefact(folder, graph, weights, report)
-    return weights
+    random, draw, y = torch.Generator().manual_seed(1), Drawing(x=SPEC.shape), "x"
+    for name in ("a", "b", "y"):
+        weight = torch.randn(CHANNELS, CHANNELS, 3, 3, generator=random) / 9
+        draw.weights[f"w_{name}"] = weight
+        y = draw.op("aten.convolution", y, f"w_{name}", **CONV)
+    artefact(folder, *draw.static(y=y))
+    return draw.weights
 
 
 def expected(x: Tensor, weights: dict[str, Tensor]) -> Tensor:

@@ -33,13 +33,8 @@ from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import GivenRequest, check_request
 from braid.server.store.records import ModelVersion
-from tests.engine.worker.test_side_by_side import (
-    CHANNELS,
-    DIGEST,
-    EXTENT,
-    convolutions,
-    expected,
-)
+from tests.engine.worker.serving import DIGEST
+from tests.engine.worker.test_side_by_side import CHANNELS, EXTENT, convolutions, expected
 from tests.server.inference.batching import Watcher
 from tests.server.inference.stuck_worker import CRASHES, HANGS
 

@@ -16,28 +16,19 @@ from braid.core.graph import OpGraph
 from braid.core.precision import PRECISIONS, TOLERANCES
 from braid.engine.cuda.kernels.candidates import CudaKernels
 from braid.engine.cuda.kernels.fused import FusedOps
-from braid.engine.onnx.lowering import lower
-from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.precision import in_precision
-from braid.engine.passes.run import run_passes
-from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Binding, Program, bind
 from braid.engine.timing.comparison import errors
 from tests.engine.cuda.kernels.fakes import DecomposedOps
+from tests.engine.onnx.oracle import static_graph
 from tests.models.small import small_cnn
 
 Inputs = Mapping[str, Tensor]
 Static = tuple[OpGraph, dict[str, Tensor]]
-
-
-def static_graph(path: Path, inputs: Inputs) -> Static:
-    template, weights = run_passes(*lower(onnx.load(path)))
-    specs = {name: spec_of(tensor) for name, tensor in inputs.items()}
-    graph, constants = specialise(template, weights, specs)
-    return fuse_residuals(graph), constants
 
 
 def run(program: Program, inputs: Inputs, *, merged: bool = False) -> dict[str, Tensor]:
@@ -81,8 +72,8 @@ def test_a_small_network_agrees_in_every_precision_and_layout(
     torch.manual_seed(0)
     inputs = {"x": torch.randn(2, 3, 16, 16)}
     with torch.inference_mode():
-        static = static_graph(small_cnn(tmp_path / "cnn.onnx"), inputs)
-        check(static, inputs, precision, layout, "cpu")
+        graph, constants = static_graph(onnx.load(small_cnn(tmp_path / "cnn.onnx")), inputs)
+        check((fuse_residuals(graph), constants), inputs, precision, layout, "cpu")
 
 
 CNN_AND_TEXT = ("squeezenet", "googlenet", "inception_v3", "randwire", "nasnet_large", "bert_base")
@@ -106,6 +97,6 @@ def network(name: str, precisions: tuple[str, ...], layout: str, device: str, fo
     known = NETWORKS[name]
     inputs = dict(zip(known.input_names, known.example_inputs(1), strict=True))
     with torch.inference_mode():
-        static = static_graph(path, inputs)
+        graph, constants = static_graph(onnx.load(path), inputs)
         for precision in precisions:
-            check(static, inputs, precision, layout, device)
+            check((fuse_residuals(graph), constants), inputs, precision, layout, device)
