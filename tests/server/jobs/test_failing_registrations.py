@@ -44,6 +44,17 @@ async def test_a_failed_import_fails_the_job_and_the_model_with_its_reason(serve
     assert not list(server.store.folder.uploads.iterdir())
 
 
+async def test_registering_again_after_a_failed_import_tries_again(server: Server) -> None:
+    server.importer.error = ModelImportError("out of memory")
+    await registered(server)
+    server.importer.error = None
+
+    job = await registered(server)
+
+    assert (job.state, job.version) == (JobStatus.READY, 1)
+    assert server.models.known["lenet", 1].state is ModelStatus.SERVING
+
+
 async def test_one_failed_batch_size_leaves_the_others_scheduled_and_all_served(
     server: Server,
 ) -> None:
@@ -264,6 +275,21 @@ async def test_a_start_schedules_again_what_is_not_at_longer_and_longer_interval
     await server.stop()
 
     assert attempts == [1, 0, 1, 0, 1]
+
+
+async def test_a_stage_that_kills_the_worker_each_time_fails_its_batch_size(
+    server: Server,
+) -> None:
+    def die(_: Stage) -> None:
+        raise WorkerRestarting("the device worker died")
+
+    server.device.before_measuring = die
+
+    job = await registered(server)
+
+    assert job.state is JobStatus.UNSCHEDULED
+    assert "batch size 1: the device worker died" in job.message
+    assert ("lenet", 1) in server.models.serving
 
 
 async def test_a_cached_schedule_that_does_not_fit_is_made_again(server: Server) -> None:

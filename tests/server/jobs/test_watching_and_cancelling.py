@@ -70,6 +70,12 @@ async def test_a_watcher_of_a_job_that_is_stored_and_not_yet_live_sees_its_end()
     assert seen == [JobStatus.QUEUED, JobStatus.READY]
 
 
+async def test_what_a_watcher_saw_end_is_on_disk(server: Server) -> None:
+    job = await registered(server)
+
+    assert server.store.find_job(job.id) == job
+
+
 async def test_listing_shows_live_progress(server: Server) -> None:
     await registered(server, name="first")
     server.importer.gate = asyncio.Event()
@@ -133,6 +139,15 @@ async def test_a_job_can_be_cancelled_while_queued_importing_and_profiling(serve
     assert server.observer.jobs == {"CANCELLED": 3}
 
 
+async def test_a_job_cancelled_before_it_began_is_cancelled(server: Server) -> None:
+    made = await server.register()
+
+    job = await server.runner.cancel(made.job.id)
+
+    assert job.state is JobStatus.CANCELLED
+    assert server.store.find_job(job.id) == job
+
+
 async def test_cancelling_twice_is_once_and_cancelling_the_ended_is_refused(
     server: Server,
 ) -> None:
@@ -149,6 +164,20 @@ async def test_cancelling_twice_is_once_and_cancelling_the_ended_is_refused(
         await server.runner.cancel(done.id)
     with pytest.raises(JobNotFound):
         await server.runner.cancel("nonsense")
+
+
+async def test_a_caller_who_leaves_while_cancelling_leaves_a_cancelled_job(
+    server: Server,
+) -> None:
+    server.device.gate = asyncio.Event()
+    made = await server.register()
+    await reach(server, made.job.id, JobStatus.PROFILING)
+
+    caller = asyncio.create_task(server.runner.cancel(made.job.id))
+    await asyncio.sleep(0)
+    caller.cancel()
+
+    assert (await until_ended(server, made.job.id))[-1].state is JobStatus.CANCELLED
 
 
 async def test_deleting_a_model_ends_its_jobs(server: Server) -> None:
