@@ -66,9 +66,6 @@ class FleetStore(Store):
     def _results(self, connection: Connection) -> ResultRows:
         return ResultRows(connection)
 
-    def _move_results(self, connection: Connection) -> None:
-        """They stay rows."""
-
     async def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking method on the store's thread. It runs even if the caller is cancelled.
 
