@@ -204,14 +204,17 @@ async def test_a_job_is_cancelled_through_any_node(make_node: MakeNode) -> None:
 
 
 async def test_a_job_whose_owner_died_is_cancelled_by_any_node(make_node: MakeNode) -> None:
-    one = await make_node("one").start()
+    one = await make_node("one", lease_seconds=60).start()
     two = await make_node("two", device_key="another type").start()
     holds_profiling(one)
     made = await one.register()
     await reach(one, made.job.id, JobStatus.PROFILING)
     await one.die()
 
-    job = await two.runner.cancel(made.job.id)
+    cancelling = asyncio.create_task(two.runner.cancel(made.job.id))
+    await until_true(lambda: any(entry.cancel_requested for entry in two.store.jobs_to_claim()))
+    two.make_due()  # the lease is over only now, or a look of the other node might win
+    job = await cancelling
 
     assert job.state is JobStatus.CANCELLED
     assert two.device.measured.total() == 0
