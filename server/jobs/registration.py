@@ -4,6 +4,7 @@
         for each batch size:  cached? ──yes──────────────────────────────────> swap
           no, or asked for again? ─> profile ─> search ─> verify ─> promoted? ─┘
         no batch sizes given? ─> larger ones, measured briefly ─> pay? ─> swap
+                                 (by a job that finds the schedule of one row: READY is earlier)
 
 Every step can be done twice: a job cut off by a crash begins again at the top, and finds the
 artefact, the measurements and the schedules that were made before.
@@ -68,6 +69,7 @@ class RegistrationOutcome:
 
     failures: tuple[str, ...] = ()  # batch sizes without a schedule, and why
     remarks: tuple[str, ...] = ()  # plans that do not serve, and why
+    lacks_sizes: bool = False  # whether another job is to look for larger batch sizes
 
 
 async def register_model(
@@ -97,10 +99,11 @@ async def register_model(
         forecast = Forecast(sizes, model.options.planner.time_budget_s)
         failures = [f"{name} does not serve it: {error}" for name, error in refusals.items()]
         remarks = []
+        lacks_sizes = False
         for target in work:
             progress = BatchSizeProgress(report, target.label(services), forecast)
             try:
-                schedule = await _schedule(target, services, progress)
+                schedule, is_new = await _schedule(target, services, progress)
             except DiskFailure as error:  # nothing that follows could be stored either
                 failures.append(f"{progress.label} and later: {error}")
                 break
@@ -112,10 +115,12 @@ async def register_model(
                 failures.append(f"{progress.label}: {reason(error, model.name, target.batch_size)}")
             else:
                 if target.imported.larger_sizes:
-                    await _find_larger_sizes(target, schedule, services, progress)
+                    lacks_sizes |= is_new
+                    tried = None if is_new else LargerSizes(target.imported, schedule)
+                    await _make_larger_sizes(target, tried, services, progress)
                 remarks += [f"{progress.label}: {remark}" for remark in remarks_of(schedule)]
             progress.finished()
-        return RegistrationOutcome(tuple(failures), tuple(remarks))
+        return RegistrationOutcome(tuple(failures), tuple(remarks), lacks_sizes)
 
 
 async def serve_again(
@@ -327,20 +332,23 @@ class _Target:
 
 async def _schedule(
     target: _Target, services: JobServices, progress: BatchSizeProgress
-) -> Schedule:
-    """Find or make the schedule of one batch size on one device, and let it serve."""
+) -> tuple[Schedule, bool]:
+    """Find or make the schedule of one batch size on one device, and let it serve.
+
+    Returns it, and whether it was made.
+    """
     # Other devices may have come since the registration, with a restart.
     check_offered(target.imported.options.precision, [target.device])
     retry = services.retry(progress.retrying)
     stored = await _use_stored(target, services, retry)
     if stored is not None and not stored.is_asked:
-        return stored
+        return stored, False
     async with services.making_schedule(target.key.id, progress.waiting_for_node) as owned:
         if owned is not services:  # another server may have made it meanwhile
             stored = await _use_stored(target, owned, retry)
             if stored is not None and not stored.is_asked:
-                return stored
-        return await _make(target, owned, progress)
+                return stored, False
+        return await _make(target, owned, progress), True
 
 
 async def _make(target: _Target, services: JobServices, progress: BatchSizeProgress) -> Schedule:
@@ -390,10 +398,10 @@ async def _make(target: _Target, services: JobServices, progress: BatchSizeProgr
     return new
 
 
-async def _find_larger_sizes(
-    target: _Target, first: Schedule, services: JobServices, progress: BatchSizeProgress
+async def _make_larger_sizes(
+    target: _Target, sizes: LargerSizes | None, services: JobServices, progress: BatchSizeProgress
 ) -> None:
-    """Let larger batch sizes serve that pay; ``first`` is the schedule of one row.
+    """Let larger batch sizes serve: those that are asked for again, and of ``sizes`` what pays.
 
     A failure only ends the search: the model is scheduled without them.
     """
@@ -402,7 +410,8 @@ async def _find_larger_sizes(
     async def schedule(size: int, pays: Callable[[Schedule], bool] | None = None) -> Schedule:
         of_size = replace(target, batch_size=size, pays=pays)
         its_progress = replace(progress, label=of_size.label(services))
-        return await _schedule(of_size, services, its_progress)
+        found, _ = await _schedule(of_size, services, its_progress)
+        return found
 
     try:
         for size in imported.larger_sizes:
@@ -410,8 +419,7 @@ async def _find_larger_sizes(
             stored = await store.call(store.find_schedule, key)
             if stored is not None and stored.is_asked:
                 await schedule(size)
-        sizes = LargerSizes(imported, first)
-        while (next_size := sizes.next()) is not None:
+        while sizes is not None and (next_size := sizes.next()) is not None:
             sizes.tried(await schedule(next_size, sizes.pays))
     except (TakenOver, DamagedArtefact):
         raise

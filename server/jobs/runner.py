@@ -40,7 +40,6 @@ from braid.server.jobs.live_job import LiveJob
 from braid.server.jobs.running_jobs import RunningJobs
 from braid.server.jobs.services import JobServices
 from braid.server.store.records import (
-    DEVICE_KEYS_SEPARATOR,
     JobRecord,
     JobStatus,
     ModelStatus,
@@ -66,7 +65,6 @@ class JobRunner:
         self._started = asyncio.Event()  # or it is known that it will not be
         self._is_started = False
         self._is_watchable = True
-        self._registering = asyncio.Lock()  # while rows are stored whose task is not there yet
         self._registry.attach(self)
 
     async def start(self) -> None:
@@ -84,7 +82,7 @@ class JobRunner:
     async def _queue_again(self) -> None:
         """Queue all jobs that have not ended: there is no other server that works on them."""
         with suppress(DiskFailure):  # logged; what serves goes on serving
-            await self._store.call(self._store.reschedule, self.device_keys)
+            await self._store.call(self._store.reschedule, self._services.device_keys)
         self.running.counted(await self._store.call(self._store.count_jobs))
         for job in await self._store.call(self._store.unfinished_jobs):
             try:
@@ -116,13 +114,6 @@ class JobRunner:
         for live in self.running:
             live.changed.set()
 
-    @property
-    def device_keys(self) -> str:
-        """Keys of all devices that jobs schedule for, as one text."""
-        return DEVICE_KEYS_SEPARATOR.join(
-            sorted(device.device_key for device in self._services.devices)
-        )
-
     async def register(
         self,
         name: str,
@@ -152,17 +143,19 @@ class JobRunner:
         version: int | None,
     ) -> Registration:
         keep, store = partial(self._files.keep_upload, received), self._store
-        async with self._registering:
+        async with self.running.storing_rows:
             entry = await self._files.stored_with(
                 keep,
                 lambda: store.call(
-                    store.register, name, received, options, self.device_keys, version
+                    store.register, name, received, options, self._services.device_keys, version
                 ),
             )
             if entry.job.state.has_ended and self._services.models.was_not_restored(entry.model):
-                entry = await self._store.call(self._store.add_job, entry.model, self.device_keys)
+                entry = await self._store.call(
+                    self._store.add_job, entry.model, self._services.device_keys
+                )
             self._services.models.register(entry.model)
-            self._begin(entry)
+            self.running.begin_new(entry)
         return entry
 
     async def place(
@@ -200,27 +193,17 @@ class JobRunner:
         serves = (version, ModelStatus.SERVING) in {(row.version, row.state) for row in present}
         # What serves goes on being scheduled until something else does.
         await self._cancel_where(lambda live: live.is_of(name, version, serves))
-        async with self._registering:
+        async with self.running.storing_rows:
             entry = await self._files.stored_with(
                 keep,
-                lambda: store.call(store.place, name, received, options, self.device_keys, version),
+                lambda: store.call(
+                    store.place, name, received, options, self._services.device_keys, version
+                ),
             )
             models = self._services.models
             (models.replacing if entry.replaces else models.register)(entry.model)
-            self._begin(entry, check)
+            self.running.begin_new(entry, check)
         return entry
-
-    def _begin(
-        self,
-        entry: Registration,
-        check: CheckImported | None = None,
-    ) -> None:
-        """Run a job whose rows were just stored, if it is new."""
-        if entry.is_new_job and not self.running.is_stopping:
-            self.running.count(None, entry.job.state)
-            live = LiveJob(entry.job, entry.model, self._store, check, entry.replaces)
-            live.grant = entry.grant
-            self.running.begin(live)
 
     async def schedule_again(
         self,
@@ -242,9 +225,11 @@ class JobRunner:
         await self.started()
         which = WhichSchedules(self._device_keys_of(device), batch_size)
         again, store = self._store.schedule_again, self._store
-        async with self._registering:
-            entry = await store.call(again, name, version, self.device_keys, which, reason)
-            self._begin(entry)
+        async with self.running.storing_rows:
+            entry = await store.call(
+                again, name, version, self._services.device_keys, which, reason
+            )
+            self.running.begin_new(entry)
         return entry.job
 
     def _device_keys_of(self, device: str) -> list[str]:
@@ -368,7 +353,9 @@ class JobRunner:
         await self._registry.cancel_model(name, version)
 
     async def _cancel_where(self, is_doomed: Callable[[LiveJob], bool]) -> None:
-        async with self._registering:  # a registration that stored its rows has its task now
+        async with (
+            self.running.storing_rows
+        ):  # a registration that stored its rows has its task now
             doomed = [live.job.id for live in self.running if is_doomed(live)]
         for job_id in doomed:
             with suppress(PreconditionFailed):  # it ended by itself just now

@@ -28,11 +28,18 @@ from braid.core.errors import (
     TakenOver,
 )
 from braid.core.shortage import shortage
+from braid.server.jobs.interfaces import CheckImported
 from braid.server.jobs.live_job import LiveJob
 from braid.server.jobs.registration import RegistrationOutcome, register_model
 from braid.server.jobs.registry import Work
 from braid.server.jobs.services import JobServices
-from braid.server.store.records import JobRecord, JobStatus, ModelVersion
+from braid.server.store.records import (
+    JobRecord,
+    JobStatus,
+    ModelVersion,
+    Registration,
+    WhichSchedules,
+)
 
 log = logging.getLogger("braid.jobs")
 
@@ -54,6 +61,7 @@ class RunningJobs:
         self._storing: asyncio.Task[None] | None = None  # while there are ends to store again
         self._resuming = BackgroundTasks("jobs that go on")
         self.is_stopping = False
+        self.storing_rows = asyncio.Lock()  # of a job whose task is not there yet
 
     def __iter__(self) -> Iterator[LiveJob]:
         return iter(list(self._jobs.values()))
@@ -78,6 +86,14 @@ class RunningJobs:
             self._counts[before.value] -= 1
         self._counts[after.value] += 1
         self._services.observer.jobs_counted(self._counts)
+
+    def begin_new(self, entry: Registration, check: CheckImported | None = None) -> None:
+        """Run a job whose rows were just stored, if it is new."""
+        if entry.is_new_job and not self.is_stopping:
+            self.count(None, entry.job.state)
+            live = LiveJob(entry.job, entry.model, self._store, check, entry.replaces)
+            live.grant = entry.grant
+            self.begin(live)
 
     def begin(self, live: LiveJob) -> None:
         """Run a job to its end, or until another server may."""
@@ -116,8 +132,10 @@ class RunningJobs:
             live.canceller = asyncio.create_task(self._cancel(live))
             live.canceller.add_done_callback(log_failure)
 
-    async def end(self, live: LiveJob, state: JobStatus, message: str) -> None:
-        """Store a job's last state, then show it."""
+    async def end(
+        self, live: LiveJob, state: JobStatus, message: str, *, lacks_sizes: bool = False
+    ) -> None:
+        """Store a job's last state, then show it; ``lacks_sizes``: another one follows."""
         live.is_ending = True
         before = live.job
         job = _ended(before, state, message)
@@ -127,10 +145,22 @@ class RunningJobs:
             self.gone(live, was_refused=True)
             return
         self._registry.end(live.grant)
+        if lacks_sizes:
+            await self._look_for_sizes(live)
         self.count(before.state, state)
         live.publish(job)
         self._jobs.pop(job.id, None)
         self._store_later()
+
+    async def _look_for_sizes(self, live: LiveJob) -> None:
+        """Begin the job that follows one: it finds its schedules, and tries larger sizes."""
+        again, keys = self._store.schedule_again, self._services.device_keys
+        name, version, none = live.job.model, live.job.version, WhichSchedules([])
+        try:
+            async with self.storing_rows:
+                self.begin_new(await self._store.call(again, name, version, keys, none, ""))
+        except BraidError as error:  # the version was deleted, or unloaded
+            log.info("no larger batch sizes are looked for: %s", error, extra=_facts(live))
 
     # What the registry tells.
 
@@ -193,7 +223,7 @@ class RunningJobs:
             await self.end(live, JobStatus.FAILED, str(why))
         else:
             log.info("job done", extra={**where, "unscheduled": len(outcome.failures)})
-            await self.end(live, *_end_of(outcome))
+            await self.end(live, *_end_of(outcome), lacks_sizes=outcome.lacks_sizes)
 
     async def _lost(self, live: LiveJob) -> None:
         """Leave a job of which a write was refused to any server; this one may be it."""

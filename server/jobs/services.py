@@ -19,6 +19,7 @@ from braid.server.jobs.interfaces import (
 )
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.room import AllRoom, Room
+from braid.server.store.records import DEVICE_KEYS_SEPARATOR
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
 
@@ -46,6 +47,11 @@ class JobServices:
     device_turns: KeyedLocks = field(default_factory=KeyedLocks)
     # By digest: a second job for the same bytes finds the artefact of the first.
     import_turns: KeyedLocks = field(default_factory=KeyedLocks)
+
+    @property
+    def device_keys(self) -> str:
+        """Keys of all devices that jobs schedule for, as one text."""
+        return DEVICE_KEYS_SEPARATOR.join(sorted(device.device_key for device in self.devices))
 
     @asynccontextmanager
     async def keeping(self, digest: str) -> AsyncIterator[None]:

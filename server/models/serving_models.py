@@ -300,7 +300,8 @@ class ServingModels(KnownModels):
     async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Let batches formed from now on run ``schedule.plan``, by the latency measured of it.
 
-        Raises InvalidArtefact (the old plan stays), or PreconditionFailed: the model is gone there.
+        Nothing changes if they do. Raises InvalidArtefact (the old plan stays), or
+        PreconditionFailed: the model is gone there.
         """
         served = self._on(model.name, model.version, device)
         if served is None and self.is_away(model.name, model.version):
@@ -310,13 +311,16 @@ class ServingModels(KnownModels):
                 f"{model.name} version {model.version} does not serve on {device}",
             )
         batch_size, of = schedule.key.batch_size, served.scheduled.get(schedule.key.shapes)
+        mark = ScheduleMark.of(schedule)
         if of is None:
             raise PreconditionFailed(
                 f"{model.name} version {model.version} is not scheduled for {schedule.key.shapes} "
                 "any more"
             )
+        if served.has_plan(batch_size, of) and served.chosen.get(schedule.key) == mark:
+            return  # its contest goes on
         await served.use_plan(batch_size, schedule, of)
-        served.chosen[schedule.key] = ScheduleMark.of(schedule)
+        served.chosen[schedule.key] = mark
         if latency_us := schedule.table.rows[0].latency_us:
             served.expect(batch_size, latency_us, of)
 

@@ -16,7 +16,7 @@ from braid.core.errors import InvalidRequest
 from braid.core.margins import SIZE_GAIN
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Contender, Provenance, Schedule
-from braid.server.store.records import JobStatus, ModelVersion
+from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 from tests.clock import SetClock
 from tests.server.jobs.fakes import Server, template, write_artefact
 from tests.server.jobs.watching import registered, until_ended
@@ -29,6 +29,14 @@ def sizes_that_serve(server: Server, name: str = "lenet") -> list[int]:
     return sorted(size for model, _, size in server.models.plans if model == name)
 
 
+async def registered_with_sizes(server: Server, name: str = "lenet") -> JobRecord:
+    """Register without sizes; returns the job that made it READY, once the next one has ended."""
+    job = await registered(server, name=name, sizes=())
+    for each in await server.runner.list(name):
+        await until_ended(server, each.id)
+    return job
+
+
 def stored(server: Server, model: ModelVersion) -> list[Schedule]:
     return server.store.schedules_for(model.sha256, model.options, "fake-cpu")
 
@@ -36,17 +44,18 @@ def stored(server: Server, model: ModelVersion) -> list[Schedule]:
 async def test_sizes_that_pay_serve_beside_one_row(server: Server) -> None:
     server.device.sequential_us = PAYS_TO_16
 
-    job = await registered(server, sizes=())
+    job = await registered_with_sizes(server)
 
     assert (job.state, job.message) == (JobStatus.READY, "")
     assert sizes_that_serve(server) == [1, 2, 16]
     assert server.planner.calls == 1, "larger sizes are not searched yet"
-    assert [size for size, _ in server.observer.chosen] == [1, 2, 16]
+    assert len(await server.runner.list("lenet")) == 2, "READY does not wait for them"
+    assert [size for size, _ in server.observer.chosen] == [1, 1, 2, 16]
 
 
 async def test_sizes_that_pay_are_scheduled_in_full_when_that_is_asked_for(server: Server) -> None:
     server.device.sequential_us = PAYS_TO_16
-    await registered(server, sizes=())
+    await registered_with_sizes(server)
 
     job = await server.runner.schedule_again("lenet", 1)
     await until_ended(server, job.id)
@@ -65,10 +74,10 @@ async def test_sizes_that_were_asked_for_are_all_there_is(server: Server) -> Non
 
 async def test_sizes_that_pay_are_found_again_and_not_measured_again(server: Server) -> None:
     server.device.sequential_us = PAYS_TO_16
-    await registered(server, sizes=())
+    await registered_with_sizes(server)
     compared = len(server.device.compared)
 
-    await registered(server, name="other", sizes=())
+    await registered_with_sizes(server, "other")
 
     assert sizes_that_serve(server, "other") == [1, 2, 16]
     assert len(server.device.compared) - compared == 2  # 32 and 64, which do not pay
@@ -77,7 +86,7 @@ async def test_sizes_that_pay_are_found_again_and_not_measured_again(server: Ser
 async def test_what_a_larger_size_fails_of_leaves_the_model_scheduled(server: Server) -> None:
     server.device.fails_at = 2
 
-    job = await registered(server, sizes=())
+    job = await registered_with_sizes(server)
 
     assert (job.state, job.message) == (JobStatus.READY, "")
     assert sizes_that_serve(server) == [1]
@@ -108,7 +117,7 @@ async def test_the_same_bytes_under_another_name_keep_batch_sizes_of_their_own(
 async def test_a_model_that_takes_one_row_gets_no_larger_sizes(server: Server) -> None:
     server.importer.graph, server.importer.batched = template(batch=1), False
 
-    await registered(server, sizes=())
+    await registered_with_sizes(server)
 
     assert sizes_that_serve(server) == [1]
 
