@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from math import inf
 
 from braid.compiler.cache import Cache
 from braid.compiler.choose_plan import PlanChoice, choose_plan
@@ -31,6 +32,7 @@ from braid.compiler.side_by_side import with_side_by_side
 from braid.compiler.stages import unit_latencies
 from braid.compiler.work import CompileOptions, Work
 from braid.core.graph import OpGraph
+from braid.core.margins import CANDIDATE_RATIO
 from braid.core.measurement import PlanMeasurement
 from braid.core.schedule import Contender, PlanCandidate, Provenance, Schedule
 from braid.engine.link.messages import ComparePlans
@@ -80,6 +82,15 @@ class _Compared:
     def plan(self) -> Planned:
         """Plan that serves, or that runs if another runtime cannot."""
         return self.field.plans.planned[self.precision_choice.plan]
+
+    @property
+    def near_runtimes(self) -> list[str]:
+        """Runtimes that are not much slower than what serves, in its precision."""
+        own = "", self.field.kernels.program.precision
+        present = [one for one in self.choice.contenders if one.precision in own]
+        runs = {one.name: one.latency_us or inf for one in present}
+        most_us = CANDIDATE_RATIO * (self.chosen.latency_us or inf)
+        return [name for name in self.field.plans.runtimes if runs.get(name, inf) <= most_us]
 
     @property
     def others(self) -> tuple[PlanCandidate, ...]:
@@ -145,9 +156,8 @@ async def _compiled(steps: _Steps) -> tuple[Schedule, OpGraph]:
         others=compared.others,
     )
     if options.side_by_side and not options.is_brief:
-        program = field.kernels.program
-        engines = work.runtimes(program.precision)
-        schedule = await with_side_by_side(schedule, program, device, work.retry, runtimes=engines)
+        program, near = field.kernels.program, compared.near_runtimes
+        schedule = await with_side_by_side(schedule, program, device, work.retry, runtimes=near)
     return schedule, field.graph
 
 

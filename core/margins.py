@@ -19,5 +19,4 @@ KERNEL_RATIO = 1.5  # of a kernel
 PART_RATIO = 1.3  # of a part in an engine
 LANES_RATIO = 1.15  # of lanes that run long parts, by what units one by one take
 PRECISION_RATIO = 1.25  # of a precision, by its sequential plan
-TURN_RATIO = 1.25  # of a contender in every turn of a screening ...
-FIRST_TURNS_RATIO = 1.7  # ... and in the first two: hosts that move cores turn orders round
+FIRST_TURNS_RATIO = 1.7  # of a contender in the first two turns: hosts that move cores reorder them

@@ -34,17 +34,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOptions:
-    """Tolerance, rounds and time of a comparison."""
+    """Tolerance and rounds of a comparison."""
 
     tolerance: float  # of outputs, relative to the largest element; above it a contender runs once
-    budget_s: float = 3.0  # a round that began is finished, and the least number is always held
     rounds: RoundOptions = field(default_factory=RoundOptions)
 
     @staticmethod
     def brief(tolerance: float) -> ComparisonOptions:
         """Options to tell within a few runs who is hopeless."""
-        rounds = RoundOptions(min_rounds=3, max_rounds=5, turn_s=0.01)
-        return ComparisonOptions(tolerance, budget_s=2.0, rounds=rounds)
+        return ComparisonOptions(tolerance, RoundOptions(3, turn_s=0.01))
 
 
 def compare(
@@ -70,7 +68,7 @@ def compare(
     error = contenders[0].max_rel_error or 0.0
     least = error if isfinite(error) else 0.0
     right = [x for x in contenders if x is contenders[0] or _is_right(x, options, least)]
-    staying = yield from run_rounds(right, inputs, options.rounds, options.budget_s, pause)
+    staying = yield from run_rounds(right, inputs, options.rounds, pause)
     return [_result(contender, contenders[0], contender in staying) for contender in contenders]
 
 

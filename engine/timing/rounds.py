@@ -11,8 +11,10 @@ once a turn: there the caches do not show.
 The rounds screen, and service decides (scheduler/contest.py): they are few and short, and nobody
 waits for a quiet machine. A contender leaves
 
-- after two rounds, once it took ``FIRST_TURNS_RATIO`` times as long as the fastest in each of them;
-- after ``min_rounds``, once it took ``TURN_RATIO`` times as long in each of them.
+- after two rounds, once it took ``FIRST_TURNS_RATIO`` times as long as the fastest in each of them,
+  or is none of the ``most_stay`` fastest: of up to 14, the four best in the end were among the
+  five fastest of two rounds on seven networks of eight, and among the eight fastest on the other
+  (timm, 2-core Intel Xeon, 2026-11-30).
 
 The baseline stays: speeds are told beside it.
 """
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 from statistics import median
 from time import monotonic
 
-from braid.core.margins import FIRST_TURNS_RATIO, TURN_RATIO
+from braid.core.margins import FIRST_TURNS_RATIO
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.contenders import PAUSE_S, QUICK_US, TimedContender, sample_of
 from braid.engine.timing.runs import Tensors
@@ -36,20 +38,20 @@ LEAST_ROUNDS = 2  # before a contender may leave: in one the machine may have be
 class RoundOptions:
     """Number of rounds, and of runs in a turn."""
 
-    min_rounds: int = 5
-    max_rounds: int = 7
+    rounds: int = 5
     turn_s: float = 0.06  # of one contender's turn, about, without its first run ...
     round_s: float = 0.12  # ... and of the turns of all, if those would take longer
     min_runs: int = 1
     max_runs: int = 30
     most_turn_s: float = 0.3  # after which no further run begins where samples are interrupted
     pause_s: float = PAUSE_S
+    most_stay: int = 6  # after the first rounds, beside the baseline: twice as many as serve
 
     def runs(self, latency_us: float, contenders: int, round_: int) -> int:
-        """Fewer until ``min_rounds`` are held: it takes few to tell who is hopeless."""
+        """Fewer in the first rounds: it takes few to tell who is hopeless."""
         if latency_us >= QUICK_US:
             return 1
-        part = min(1.0, (round_ + 1) / self.min_rounds)
+        part = min(1.0, (round_ + 1) / self.rounds)
         turn_s = part * min(self.turn_s, self.round_s / contenders)
         count = round(turn_s / (latency_us * 1e-6 + self.pause_s))
         return max(self.min_runs, min(self.max_runs, count))
@@ -59,35 +61,23 @@ def run_rounds(
     contenders: Sequence[TimedContender],
     inputs: Tensors,
     options: RoundOptions,
-    budget_s: float,
     pause: YieldToRequests,
 ) -> Generator[float, None, list[TimedContender]]:
     """Fill in ``turns_us``; yields the fraction done after each run, returns who stayed to the end.
 
-    Those have as many turns as the baseline, which comes first. After ``budget_s`` no further round
-    begins, but ``min_rounds`` are held.
+    Those have as many turns as the baseline, which comes first.
     """
     staying = list(contenders)
-    began, told = monotonic(), 0.0
-    for held in range(options.max_rounds):
-        is_enough = monotonic() - began >= budget_s or len(staying) == 1
-        if held >= options.min_rounds and is_enough:
-            break
+    for held in range(options.rounds):
         runs = 0  # in each turn of this round
-        for place, contender in enumerate(_in_turns(staying, held), start=1):
+        for place, contender in enumerate(_in_turns(staying, held)):
             for _ in _run_turn(contender, inputs, runs, staying, options, pause):
-                yield told
+                yield (held + place / len(staying)) / options.rounds
             runs = runs or len(contender.turns_us[-1])
-            done = held + place / len(staying)
-            spent = min((monotonic() - began) / budget_s, done / options.min_rounds)
-            told = max(told, min(1.0, max(spent, done / options.max_rounds)))
-            yield told
-        if held + 1 >= LEAST_ROUNDS:
-            is_early = held + 1 < options.min_rounds
-            staying = _without_the_slow(staying, FIRST_TURNS_RATIO if is_early else TURN_RATIO)
+        if held + 1 == LEAST_ROUNDS:
+            staying = _without_the_slow(staying, options.most_stay)
     yield 1.0
-    turns = len(contenders[0].turns_us)
-    return [contender for contender in contenders if len(contender.turns_us) == turns]
+    return staying
 
 
 def _in_turns(contenders: Sequence[TimedContender], round_: int) -> list[TimedContender]:
@@ -129,11 +119,12 @@ def _run_turn(
     contender.turns_us.append(turn_us)
 
 
-def _without_the_slow(contenders: Sequence[TimedContender], most: float) -> list[TimedContender]:
-    """The baseline, and those that took at most ``most`` times the fastest one's time in a turn."""
-    fastest = min(contenders, key=lambda contender: median(contender.medians_us))
-    baseline, *others = contenders
-    return [baseline, *(rival for rival in others if _least_ratio(fastest, rival) <= most)]
+def _without_the_slow(contenders: Sequence[TimedContender], most_stay: int) -> list[TimedContender]:
+    """The baseline, and the fastest others that were not much slower in each round."""
+    by_speed = sorted(contenders, key=lambda contender: median(contender.medians_us))
+    near = [rival for rival in by_speed if _least_ratio(by_speed[0], rival) <= FIRST_TURNS_RATIO]
+    staying = {id(rival) for rival in (contenders[0], *near[:most_stay])}
+    return [contender for contender in contenders if id(contender) in staying]
 
 
 def _least_ratio(one: TimedContender, other: TimedContender) -> float:

@@ -174,8 +174,10 @@ class Measurements:
             if request.is_brief:
                 options = ComparisonOptions.brief(tolerance)
             if not request.is_timed:
-                options = replace(options, rounds=RoundOptions(min_rounds=0, max_rounds=0))
+                options = replace(options, rounds=RoundOptions(0))
             contenders = [contender for field in fields for contender in field]
+            most_stay = len(fields) * options.rounds.most_stay  # those of a narrow one are faster
+            options = replace(options, rounds=replace(options.rounds, most_stay=most_stay))
             checks = self._checks(request)
             results = yield from compare(contenders, checks, options, self._pause)
         finally:

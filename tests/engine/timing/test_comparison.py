@@ -23,7 +23,7 @@ from braid.engine.timing.runs import TimedRun, timed, timed_aside
 from tests.engine.timing.running import finish
 
 REFERENCE = {"y": torch.tensor([1.0, -2.0])}
-ROUNDS = RoundOptions(max_rounds=6, turn_s=0.02, most_turn_s=600.0, pause_s=0.0)
+ROUNDS = RoundOptions(6, turn_s=0.02, most_turn_s=600.0, pause_s=0.0)
 OPTIONS = ComparisonOptions(tolerance=1e-4, rounds=ROUNDS)
 
 
@@ -69,15 +69,15 @@ def test_the_clearly_slower_leave_early_and_the_baseline_stays() -> None:
 
     baseline, faster, slower = held(slow, fast, slowest)
 
-    # 1, 2, 3, 4 runs a turn, then 5: 20 ms of the fastest one's
-    assert (baseline.runs, faster.runs, slower.runs) == (20, 20, sum(range(LEAST_ROUNDS + 1)))
+    # up to 5 runs a turn: 20 ms of the fastest one's
+    assert (baseline.runs, faster.runs, slower.runs) == (17, 17, 1 + 2)
     assert (faster.latency_us, faster.ratios) == (4000, (2.0,) * 6)
     assert (slower.latency_us, slower.ratios, slower.turns_us) == (30_000, (8 / 30,) * 2, ())
     assert baseline.turns_us == (8000,) * 6
 
 
 def test_without_rounds_each_runs_once_for_its_error() -> None:
-    no_rounds = replace(OPTIONS, rounds=RoundOptions(min_rounds=0, max_rounds=0))
+    no_rounds = replace(OPTIONS, rounds=RoundOptions(0))
     plans = [Scripted(8, error=1e-5), Scripted(4, error=2e-5)]
 
     results = held(*plans, options=no_rounds)
@@ -107,7 +107,7 @@ def test_runs_that_follow_on_each_other_show_who_is_faster() -> None:
     baseline, warm = held(steady, gains, options=options)
 
     assert (median(baseline.turns_us), median(warm.turns_us)) == (7300, 7000)
-    assert baseline.runs == warm.runs == 1 + 2 + 3 + 5 + 6 + 6
+    assert baseline.runs == warm.runs == 1 + 2 + 3 + 4 + 5 + 6
 
 
 class Wandering(Scripted):
@@ -129,14 +129,12 @@ def test_who_took_much_longer_in_some_turns_only_stays() -> None:
     hopeless = Wandering(18.0, 18.0, 9.8, on=machine)
     # Slower by a third in most turns, as on a host that moves cores, and yet as fast in some.
     unlucky = Wandering(13.0, 13.0, 10.0, 13.0, 9.9, 9.8, on=machine)
-    slower = Wandering(13.0, 13.0, 13.0, 13.0, 13.0, 13.0, on=machine)
-    options = replace(OPTIONS, rounds=replace(ROUNDS, min_rounds=5, min_runs=2))
+    options = replace(OPTIONS, rounds=replace(ROUNDS, min_runs=2))
 
-    baseline, gone, other, late = held(steady, hopeless, unlucky, slower, options=options)
+    baseline, gone, other = held(steady, hopeless, unlucky, options=options)
 
     assert len(gone.ratios) == LEAST_ROUNDS
     assert len(other.ratios) == len(baseline.ratios) == 6
-    assert len(late.ratios) == 5
 
 
 def test_rounds_take_the_opposite_order_each_time() -> None:
@@ -155,7 +153,7 @@ def test_a_turn_in_which_every_run_is_interrupted_ends_after_its_least_runs() ->
         return TimedRun(REFERENCE, 100.0, was_interrupted=True)
 
     one, other = TimedContender(interrupted), TimedContender(interrupted)
-    rounds = RoundOptions(max_rounds=5, most_turn_s=0.0, pause_s=0.0)
+    rounds = RoundOptions(5, most_turn_s=0.0, pause_s=0.0)
 
     finish(compare([one, other], [Check({}, REFERENCE)], replace(OPTIONS, rounds=rounds)))
 
@@ -168,6 +166,16 @@ def test_all_that_are_nearly_as_fast_stay_to_the_end() -> None:
     results = held(*field_)
 
     assert [len(result.turns_us) for result in results] == [6] * 7
+
+
+def test_the_fastest_of_many_go_on_after_two_rounds_and_the_baseline() -> None:
+    options = replace(OPTIONS, rounds=replace(ROUNDS, most_stay=3))
+    field_ = [Scripted(10.5), *(Scripted(10 - n / 10) for n in range(6))]
+
+    results = held(*field_, options=options)
+
+    turns = [len(result.ratios) for result in results]
+    assert turns == [6, *[LEAST_ROUNDS] * 3, 6, 6, 6]
 
 
 def test_who_is_wrong_runs_once() -> None:
@@ -192,21 +200,9 @@ def test_who_fails_says_why_and_a_failing_baseline_ends_the_contest() -> None:
         finish(compare(contenders[::-1], [Check({}, REFERENCE)], OPTIONS))
 
 
-def test_an_empty_budget_still_holds_the_least_number_of_rounds() -> None:
-    rounds = RoundOptions(min_rounds=3, most_turn_s=600.0, pause_s=0.0)
-    few = ComparisonOptions(tolerance=1e-4, budget_s=1e-9, rounds=rounds)
-
-    # turns of 20, 30 and 30 runs
-    assert [result.runs for result in held(Scripted(1), Scripted(1), options=few)] == [80, 80]
-
-
-def test_a_spent_budget_is_not_the_end_while_rounds_are_to_be_held() -> None:
-    slow = [
-        TimedContender(Scripted(200)),
-        TimedContender(Scripted(200)),
-    ]  # milliseconds
-    rounds = RoundOptions(min_rounds=4, pause_s=0.0)
-    options = ComparisonOptions(tolerance=1e-4, budget_s=1e-9, rounds=rounds)
+def test_progress_is_told_by_turns() -> None:
+    slow = [TimedContender(Scripted(200)), TimedContender(Scripted(200))]  # milliseconds
+    options = ComparisonOptions(tolerance=1e-4, rounds=RoundOptions(4, pause_s=0.0))
 
     told = list(dict.fromkeys(compare(slow, [Check({}, REFERENCE)], options)))
 
