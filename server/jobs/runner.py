@@ -242,6 +242,10 @@ class JobRunner:
         return keys
 
     @property
+    def device_keys(self) -> str:
+        return self._services.device_keys
+
+    @property
     def has_jobs(self) -> bool:
         return len(self.running) > 0
 
