@@ -60,7 +60,9 @@ def one_graph(model: Path, folder: Path, shapes: Sequence[Extents], *, lanes: bo
     from benchmarks.one_graph import dnnl
     from benchmarks.one_graph.model import store, stored
     from benchmarks.one_graph.plan import Packed, Plan
+    from braid.engine.runtime.memory import keep_freed_memory
 
+    keep_freed_memory()
     if not folder.exists():
         store(model, folder)
     kept, packed = stored(folder), Packed()
@@ -70,6 +72,7 @@ def one_graph(model: Path, folder: Path, shapes: Sequence[Extents], *, lanes: bo
         plan = Plan(kept, extents, THREADS, packed=packed, lanes=lanes)
         feeds, outputs = feeds_of(model, extents), plan.empty_outputs()
         runs.append(partial(plan.run, feeds, outputs))
+    kept.release()  # kernels have packed what they read
     assert "torch" not in sys.modules
     return runs
 
@@ -85,11 +88,12 @@ def present(model: Path, folder: Path, shapes: Sequence[Extents]) -> list[Run]:
     from braid.engine.importer.host.report import read_report
     from braid.engine.ops.dtypes import spec_of
     from braid.engine.runtime.memory import keep_freed_memory
+    from braid.engine.runtime.threads import usable_cpus
     from braid.engine.worker.models import ModelTable
 
     keep_freed_memory()
     torch.set_grad_enabled(False)
-    backend = CpuBackend(CpuExecutor(THREADS))
+    backend = CpuBackend(CpuExecutor(THREADS, usable_cpus()[:THREADS]))
     table, digest = ModelTable(backend), read_report(folder).sha256
     table.load(digest, folder)
     runs: list[Run] = []

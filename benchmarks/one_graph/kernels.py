@@ -94,7 +94,9 @@ def _window(node: NodeProto) -> tuple[list[int], ...]:
 
 
 def _is_convolution(node: NodeProto, context: Context) -> bool:
-    data = node.input[: len(node.input) - 2]
+    data, given = node.input[: len(node.input) - 2], attributes_of(node)
+    if given.get("auto_pad", b"NOTSET") != b"NOTSET":
+        return False
     constant = all(name in context.constants for name in node.input[-2:])
     return constant and all(len(context.shape(name)) == 4 for name in data)
 

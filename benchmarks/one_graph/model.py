@@ -7,6 +7,7 @@ graph.onnx + extents ──specialised──> static graph: shape arithmetic and
 from __future__ import annotations
 
 import json
+import mmap
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,6 +50,11 @@ class Stored:
     weights: Mapping[str, Array]
     places: Mapping[str, tuple[int, int, int]]  # ONNX's type, offset and bytes in the file
     folder: Path
+    mapped: mmap.mmap
+
+    def release(self) -> None:
+        """Give memory back that holds what was read of weights; they are read again if asked."""
+        self.mapped.madvise(mmap.MADV_DONTNEED)
 
     def external(self, name: str) -> TensorProto:
         """A weight as an initialiser that lies in the file."""
@@ -65,7 +71,7 @@ def store(path: Path, folder: Path) -> None:
     """Write a model into ``folder``: normalised, its weights beside it."""
     model = onnx.load(path)
     folder.mkdir(parents=True, exist_ok=True)
-    small, facts, offset = [], {}, 0
+    small, facts, offset = [], dict[str, list[Any]](), 0
     with (folder / "weights.bin").open("wb") as file:
         for proto in model.graph.initializer:
             if len(proto.raw_data) < SMALL_BYTES and proto.ByteSize() < 2 * SMALL_BYTES:
@@ -90,15 +96,17 @@ def store(path: Path, folder: Path) -> None:
 
 
 def stored(folder: Path) -> Stored:
-    mapped = np.memmap(folder / "weights.bin", np.uint8, "r")
+    with (folder / "weights.bin").open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    content = np.frombuffer(mapped, np.uint8)
     weights, places = {}, {}
     for name, (kind, shape, offset, size) in json.loads(
         (folder / "weights.json").read_text()
     ).items():
         dtype = helper.tensor_dtype_to_np_dtype(kind)
-        weights[name] = mapped[offset : offset + size].view(np.ndarray).view(dtype).reshape(shape)
+        weights[name] = content[offset : offset + size].view(dtype).reshape(shape)
         places[name] = kind, offset, size
-    return Stored(onnx.load(folder / "graph.onnx"), weights, places, folder)
+    return Stored(onnx.load(folder / "graph.onnx"), weights, places, folder, mapped)
 
 
 def specialised(model: ModelProto, extents: Mapping[str, int], how: str = ORT) -> ModelProto:
