@@ -56,6 +56,9 @@ class Region:
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
         options.add_session_config_entry("session.force_spinning_stop", "1")
+        if threads > 1:  # else its threads would share the core that this one is pinned to
+            cores = ";".join(str(core + 1) for core in range(1, threads))
+            options.add_session_config_entry("session.intra_op_thread_affinities", cores)
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", folder
         )
