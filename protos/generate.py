@@ -37,7 +37,6 @@ def generate() -> dict[str, str]:
                 f"-I{well_known}",
                 f"--python_out={folder}",
                 f"--pyi_out={folder}",
-                f"--grpc_python_out={folder}",
                 *sources,
             ]
         )

@@ -30,8 +30,9 @@ from braid.server.ports.http.requests import BodyRoom
 from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
 from braid.server.ports.ready_line import near_address, register_command
-from braid.server.rpc.status import Context, Handler
+from braid.server.rpc.status import Context, Handler, handlers_of
 from braid.server.security.tokens import Role
+from braid.server.servicers.admin import SERVICE as ADMIN
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.braid_v1 import BraidV1
 from braid.server.servicers.health import Health
@@ -48,14 +49,13 @@ from braid.server.servicers.tensor_service import TensorService
 from braid.server.servicers.uploads import ModelUploads
 from braid.server.settings import Settings, shown_settings
 from braid.server.store.store import Store
-from braid_client.wire import admin_pb2, admin_pb2_grpc
 
 LARGE_BODIES = 4
 """Large bodies of JSON that are read at once: that takes ten times their bytes."""
 
 SERVICES = (
     BraidV1.service,
-    admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
+    ADMIN.full_name,
     OpenInference.service,
 )
 """Names of the gRPC services that are up while the server takes requests."""
@@ -95,7 +95,7 @@ class Interfaces:
             lambda owner: self.ports.checks.tokens.may_own(owner),
         )
         self._oip = self._open_inference()
-        self._admin = self._admin_servicer()
+        self._admin = self._administration()
         protocol = OpenInference(self._regions)
         self._inference = (
             TensorService(models.serving, memory, self._turns, BraidV1()).methods(),
@@ -174,7 +174,7 @@ class Interfaces:
         return RestServices(
             inference=TensorService(models, memory, self._turns, protocol),
             models=models,
-            others={**self._oip, **self._admin.over_http()},
+            others={**self._oip, **self._admin},
             admission=self._admission(self._origins),
             turns=self._turns,
             reading=asyncio.Semaphore(LARGE_BODIES),
@@ -211,7 +211,7 @@ class Interfaces:
         tokens, is_tls = self.ports.checks.tokens, settings.tls_certificate is not None
         sessions = Sessions(tokens.is_admin)
         services = replace(rest, admission=self._admission((), sessions.is_signed_in))
-        register = Register(services, self._admin.RegisterModel, settings.max_upload_bytes)
+        register = Register(services, settings.max_upload_bytes)
         calls = [register.route(), Infer(TRY, services).route()]
         return Console(facts, sessions, calls, is_tls=is_tls, is_guarded=tokens.are_required)
 
@@ -228,7 +228,7 @@ class Interfaces:
             TraceSettings(sampling),
         )
 
-    def _admin_servicer(self) -> AdminServicer:
+    def _administration(self) -> dict[str, Handler]:
         settings, models = self._parts.settings, self._parts.models
         uploads = ModelUploads(
             self._parts.store,
@@ -237,13 +237,14 @@ class Interfaces:
             settings.max_samples_bytes,
             self._parts.metrics.jobs.upload_received,
         )
-        return AdminServicer(
+        servicer = AdminServicer(
             uploads, models.runner, models.serving, models.queries, models.policies, self._nodes
         )
+        return handlers_of(ADMIN, servicer)
 
     def _add_services(self, server: grpc.aio.Server) -> None:
-        server.add_generic_rpc_handlers(self._inference)
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
+        admin = grpc.method_handlers_generic_handler(ADMIN.full_name, self._admin)
+        server.add_generic_rpc_handlers((*self._inference, admin))
         health_pb2_grpc.add_HealthServicer_to_server(self._parts.health, server)
         reflection.enable_server_reflection(
             [

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,8 @@ from starlette.responses import JSONResponse, Response
 from braid.compiler.options import several_shapes
 from braid.core.errors import InvalidRequest, InvalidUpload, UploadTooLarge
 from braid.server.console.rendering import url
-from braid.server.rpc.status import Context
+from braid.server.rpc.status import Context, behaviour_of
+from braid.server.servicers.admin import SERVICE as ADMIN
 from braid.server.servicers.admin_messages import options_from_wire
 from braid.server.servicers.rest.calls import HttpCall
 from braid.server.servicers.rest.operations import Operation
@@ -48,15 +49,7 @@ _ONE_MODEL = (
     "only the files that it names"
 )
 
-_ADMIN = wire.DESCRIPTOR.services_by_name["AdminService"].full_name
-REGISTER = Operation(
-    *("POST", url("register"), "RegisterModel", "Register a model"), service=_ADMIN
-)
-
-
-RegisterModel = Callable[
-    [AsyncIterator[wire.RegisterModelRequest], Context], Awaitable[wire.RegisterModelResponse]
-]
+REGISTER = Operation("POST", url("register"), "RegisterModel", "Register a model", service=ADMIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +76,9 @@ class RegistrationForm:
 class Register(AnswerOperation):
     """Endpoint that takes a form with its files."""
 
-    def __init__(self, services: RestServices, register: RegisterModel, max_bytes: int) -> None:
-        """Answer by ``register``; files have at most ``max_bytes`` together."""
+    def __init__(self, services: RestServices, max_bytes: int) -> None:
+        """Files have at most ``max_bytes`` together."""
         super().__init__(REGISTER, services)
-        self._register = register
         self._max_bytes = max_bytes
 
     async def respond(self, request: Request, context: Context, call: HttpCall) -> Response:
@@ -100,7 +92,8 @@ class Register(AnswerOperation):
             await _check_beginnings(form.files, body)
             return JSONResponse({}, headers=call.headers())
         async with aclosing(_messages(form, body)) as messages:
-            answer = await self._register(messages, context)
+            register = behaviour_of(self._services.others["RegisterModel"])
+            answer = await register(messages, context)
         return JSONResponse({"page": url("jobs", answer.job_id)}, headers=call.headers())
 
 

@@ -6,14 +6,18 @@ id under which the log has the rest.
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import aclosing
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from braid.core import errors
@@ -184,6 +188,38 @@ def _log(error: BaseException) -> None:
 
 Behaviour = Callable[[Any, Any], Any]
 """Function of a request, or a stream of them, and the context of its call."""
+
+
+def handlers_of(
+    service: ServiceDescriptor, *parts: object, without: Collection[str] = ()
+) -> dict[str, Handler]:
+    """Return handlers of a service's methods by name, each in one of ``parts``, ``answering``."""
+    return {
+        method.name: _MAKERS[method.client_streaming, method.server_streaming](
+            _answering(
+                next(getattr(part, method.name) for part in parts if hasattr(part, method.name))
+            ),
+            GetMessageClass(method.input_type).FromString,
+            GetMessageClass(method.output_type).SerializeToString,
+        )
+        for method in service.methods
+        if method.name not in without
+    }
+
+
+def _answering(behaviour: Behaviour) -> Behaviour:
+    async def method(request: Any, context: Context) -> Any:
+        async with answering(context):
+            return await behaviour(request, context)
+
+    async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+        async with answering(context), aclosing(behaviour(request, context)) as answers:
+            async for answer in answers:
+                yield answer
+                del answer
+
+    return stream if inspect.isasyncgenfunction(behaviour) else method
+
 
 _MAKERS: dict[tuple[bool, bool], Callable[..., Handler]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,

@@ -7,8 +7,6 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-import grpc
-
 from braid.core.graph import graph_to_json
 from braid.core.schedule import schedule_to_json
 from braid.server.jobs.node_list import NodeList
@@ -16,7 +14,7 @@ from braid.server.jobs.runner import JobRunner
 from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries
 from braid.server.models.serving_models import ServingModels
-from braid.server.rpc.status import Context, Handler, answering
+from braid.server.rpc.status import Context
 from braid.server.servicers.admin_messages import (
     allowance_to_wire,
     job_to_wire,
@@ -30,12 +28,13 @@ from braid.server.servicers.admin_messages import (
 from braid.server.servicers.uploads import ModelUploads, arriving, caller_of, header_of
 from braid.server.store.records import ModelVersion, check_model_name
 from braid_client.wire import admin_pb2 as wire
-from braid_client.wire import admin_pb2_grpc
 
 MAX_LISTED_JOBS = 1000
 
+SERVICE = wire.DESCRIPTOR.services_by_name["AdminService"]
 
-class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
+
+class AdminServicer:
     """``braid.v1.AdminService``: each method converts, calls, converts."""
 
     def __init__(
@@ -57,141 +56,110 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def RegisterModel(
         self, request_iterator: AsyncIterator[wire.RegisterModelRequest], context: Context
     ) -> wire.RegisterModelResponse:
-        async with answering(context):
-            parts = arriving(request_iterator, self._uploads.idle_s)
-            header = await header_of(parts)
-            check_model_name(header.name)
-            options = options_from_wire(header)
-            async with self._uploads.file(parts, caller_of(context)) as received:
-                if received.samples is not None:
-                    options = replace(options, samples=received.samples.digest)
-                if header.HasField("residency"):
-                    residency = residency_from_wire(header.residency)
-                    await self._policies.set_residency(header.name, residency)
-                if header.pin:
-                    await self._policies.pin(header.name, header.pin)
-                registration = await self._runner.register(header.name, received, options)
-                return wire.RegisterModelResponse(
-                    job_id=registration.job.id,
-                    model=registration.model.name,
-                    version=str(registration.model.version),
-                    already_registered=not registration.is_new_job,
-                    state=registration.job.state.value,
-                )
+        parts = arriving(request_iterator, self._uploads.idle_s)
+        header = await header_of(parts)
+        check_model_name(header.name)
+        options = options_from_wire(header)
+        async with self._uploads.file(parts, caller_of(context)) as received:
+            if received.samples is not None:
+                options = replace(options, samples=received.samples.digest)
+            if header.HasField("residency"):
+                residency = residency_from_wire(header.residency)
+                await self._policies.set_residency(header.name, residency)
+            if header.pin:
+                await self._policies.pin(header.name, header.pin)
+            registration = await self._runner.register(header.name, received, options)
+            return wire.RegisterModelResponse(
+                job_id=registration.job.id,
+                model=registration.model.name,
+                version=str(registration.model.version),
+                already_registered=not registration.is_new_job,
+                state=registration.job.state.value,
+            )
 
     async def WatchJob(
         self, request: wire.WatchJobRequest, context: Context
     ) -> AsyncIterator[wire.Job]:
-        async with answering(context):
-            async for job in self._runner.watch(request.job_id):
-                yield job_to_wire(job)
+        async for job in self._runner.watch(request.job_id):
+            yield job_to_wire(job)
 
     async def CancelJob(self, request: wire.CancelJobRequest, context: Context) -> wire.Job:
-        async with answering(context):
-            return job_to_wire(await self._runner.cancel(request.job_id))
+        return job_to_wire(await self._runner.cancel(request.job_id))
 
     async def ListJobs(
         self, request: wire.ListJobsRequest, context: Context
     ) -> wire.ListJobsResponse:
-        async with answering(context):
-            limit = min(max(request.limit, 0) or 100, MAX_LISTED_JOBS)
-            jobs = await self._runner.list(request.model or None, limit)
-            return wire.ListJobsResponse(jobs=map(job_to_wire, jobs))
+        limit = min(max(request.limit, 0) or 100, MAX_LISTED_JOBS)
+        jobs = await self._runner.list(request.model or None, limit)
+        return wire.ListJobsResponse(jobs=map(job_to_wire, jobs))
 
     async def ListModels(
         self, request: wire.ListModelsRequest, context: Context
     ) -> wire.ListModelsResponse:
-        async with answering(context):
-            models = await self._queries.models()
-            return wire.ListModelsResponse(models=[await self._describe(m) for m in models])
+        models = await self._queries.models()
+        return wire.ListModelsResponse(models=[await self._describe(m) for m in models])
 
     async def GetModel(self, request: wire.GetModelRequest, context: Context) -> wire.Model:
-        async with answering(context):
-            return await self._describe(await self._queries.find(request.model, request.version))
+        return await self._describe(await self._queries.find(request.model, request.version))
 
     async def DeleteModel(
         self, request: wire.DeleteModelRequest, context: Context
     ) -> wire.DeleteModelResponse:
-        async with answering(context):
-            await self._policies.delete(request.model, request.version)
-            return wire.DeleteModelResponse()
+        await self._policies.delete(request.model, request.version)
+        return wire.DeleteModelResponse()
 
     async def GetServing(
         self, request: wire.GetServingRequest, context: Context
     ) -> wire.ServingConfig:
-        async with answering(context):
-            return serving_to_wire(request.model, self._policies.config(request.model))
+        return serving_to_wire(request.model, self._policies.config(request.model))
 
     async def SetServing(self, request: wire.ServingConfig, context: Context) -> wire.ServingConfig:
-        async with answering(context):
-            check_model_name(request.model)
-            now = self._policies.config(request.model)
-            target = serving_from_wire(request)
-            target = replace(target, interface=now.interface, plan=now.plan)
-            await self._policies.configure(request.model, target)
-            return serving_to_wire(request.model, self._policies.config(request.model))
+        check_model_name(request.model)
+        now = self._policies.config(request.model)
+        target = serving_from_wire(request)
+        target = replace(target, interface=now.interface, plan=now.plan)
+        await self._policies.configure(request.model, target)
+        return serving_to_wire(request.model, self._policies.config(request.model))
 
     async def GetSchedule(
         self, request: wire.GetScheduleRequest, context: Context
     ) -> wire.GetScheduleResponse:
-        async with answering(context):
-            model = await self._queries.find(request.model, request.version)
-            placed = await self._queries.schedule(
-                model, request.batch_size or 1, request.device, request.shapes
-            )
-            graph = await self._queries.graph(model, placed)
-            return wire.GetScheduleResponse(
-                plan_id=placed.schedule.plan_id,
-                schedule_json=json.dumps(schedule_to_json(placed.schedule)),
-                graph_json=json.dumps(graph_to_json(graph)),
-            )
+        model = await self._queries.find(request.model, request.version)
+        placed = await self._queries.schedule(
+            model, request.batch_size or 1, request.device, request.shapes
+        )
+        graph = await self._queries.graph(model, placed)
+        return wire.GetScheduleResponse(
+            plan_id=placed.schedule.plan_id,
+            schedule_json=json.dumps(schedule_to_json(placed.schedule)),
+            graph_json=json.dumps(graph_to_json(graph)),
+        )
 
     async def ScheduleAgain(self, request: wire.ScheduleAgainRequest, context: Context) -> wire.Job:
-        async with answering(context):
-            model = await self._queries.find(request.model, request.version)
-            job = await self._runner.schedule_again(
-                model.name,
-                model.version,
-                batch_size=request.batch_size or None,
-                device=request.device,
-            )
-            return job_to_wire(job)
+        model = await self._queries.find(request.model, request.version)
+        job = await self._runner.schedule_again(
+            model.name,
+            model.version,
+            batch_size=request.batch_size or None,
+            device=request.device,
+        )
+        return job_to_wire(job)
 
     async def PinPlan(self, request: wire.PinPlanRequest, context: Context) -> wire.ServingConfig:
-        async with answering(context):
-            self._policies.config(request.model)  # or it is not found
-            if request.plan:
-                await self._queries.check_plan(request.model, request.plan)
-            await self._policies.pin(request.model, request.plan)
-            return serving_to_wire(request.model, self._policies.config(request.model))
+        self._policies.config(request.model)  # or it is not found
+        if request.plan:
+            await self._queries.check_plan(request.model, request.plan)
+        await self._policies.pin(request.model, request.plan)
+        return serving_to_wire(request.model, self._policies.config(request.model))
 
     async def ListNodes(
         self, request: wire.ListNodesRequest, context: Context
     ) -> wire.ListNodesResponse:
-        async with answering(context):
-            listed = await self._nodes.nodes()
-            cpus, budget_bytes = self._nodes.allowance, self._nodes.memory_budget_bytes
-            allowance = await asyncio.to_thread(allowance_to_wire, cpus, budget_bytes)
-            nodes = [node_to_wire(node, allowance) for node in listed]
-            return wire.ListNodesResponse(nodes=nodes)
-
-    def over_http(self) -> dict[str, Handler]:
-        """Return the RPCs that REST offers, by name."""
-        return {
-            "ScheduleAgain": grpc.unary_unary_rpc_method_handler(
-                self.ScheduleAgain,
-                wire.ScheduleAgainRequest.FromString,
-                wire.Job.SerializeToString,
-            ),
-            "PinPlan": grpc.unary_unary_rpc_method_handler(
-                self.PinPlan,
-                wire.PinPlanRequest.FromString,
-                wire.ServingConfig.SerializeToString,
-            ),
-            "GetModel": grpc.unary_unary_rpc_method_handler(
-                self.GetModel, wire.GetModelRequest.FromString, wire.Model.SerializeToString
-            ),
-        }
+        listed = await self._nodes.nodes()
+        cpus, budget_bytes = self._nodes.allowance, self._nodes.memory_budget_bytes
+        allowance = await asyncio.to_thread(allowance_to_wire, cpus, budget_bytes)
+        nodes = [node_to_wire(node, allowance) for node in listed]
+        return wire.ListNodesResponse(nodes=nodes)
 
     async def _describe(self, model: ModelVersion) -> wire.Model:
         schedules = await self._queries.schedules(model)

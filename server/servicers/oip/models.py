@@ -15,7 +15,7 @@ from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import Duration, Statistics
 from braid.server.repository.configuration import BACKEND, PLATFORM
 from braid.server.repository.declared import data_type_of, open_dims
-from braid.server.rpc.status import Context, answering
+from braid.server.rpc.status import Context
 from braid.server.servicers.health import Health
 from braid.server.servicers.oip.wire import config, messages
 from braid.server.store.interface import Reshape
@@ -66,36 +66,33 @@ class ModelMethods:
         return messages.ModelReadyResponse(ready=is_away or target.served is not None)
 
     async def ModelMetadata(self, request: Any, context: Context) -> Any:
-        async with answering(context):
-            model = await self._present(request, context)
-            served = [m.version for m in self._models.all_served() if m.name == model.name]
-            return messages.ModelMetadataResponse(
-                name=model.name,
-                versions=map(str, served),
-                platform=PLATFORM,
-                inputs=_tensors(_shown(model.inputs, model.reshaped_inputs)),
-                outputs=_tensors(_shown(model.output_specs, model.reshaped_outputs)),
-            )
+        model = await self._present(request, context)
+        served = [m.version for m in self._models.all_served() if m.name == model.name]
+        return messages.ModelMetadataResponse(
+            name=model.name,
+            versions=map(str, served),
+            platform=PLATFORM,
+            inputs=_tensors(_shown(model.inputs, model.reshaped_inputs)),
+            outputs=_tensors(_shown(model.output_specs, model.reshaped_outputs)),
+        )
 
     async def ModelConfig(self, request: Any, context: Context) -> Any:
-        async with answering(context):
-            model = await self._present(request, context)
-            return messages.ModelConfigResponse(config=config_of(model))
+        model = await self._present(request, context)
+        return messages.ModelConfigResponse(config=config_of(model))
 
     async def ModelStatistics(self, request: Any, context: Context) -> Any:
-        async with answering(context):
-            models = self._models.all_served()
-            if request.name:
-                model = await self._present(request, context)
-                models = [m for m in models if m.name == model.name]
-                if request.version:
-                    models = [model]
-            return messages.ModelStatisticsResponse(
-                model_stats=[
-                    statistics_of(m, self._metrics.find_model(m.name, m.version).statistics)
-                    for m in models
-                ]
-            )
+        models = self._models.all_served()
+        if request.name:
+            model = await self._present(request, context)
+            models = [m for m in models if m.name == model.name]
+            if request.version:
+                models = [model]
+        return messages.ModelStatisticsResponse(
+            model_stats=[
+                statistics_of(m, self._metrics.find_model(m.name, m.version).statistics)
+                for m in models
+            ]
+        )
 
     async def _present(self, request: Any, context: Context) -> ModelReplica:
         """Return the model that a request names, loaded first if it is not in memory."""

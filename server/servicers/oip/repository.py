@@ -22,7 +22,7 @@ from braid.core.errors import InvalidRequest, NotOffered
 from braid.server.models.loading import ModelLoader
 from braid.server.models.policies import VersionPolicies
 from braid.server.repository.configuration import Configuration, configuration_from_json
-from braid.server.rpc.status import Context, answering
+from braid.server.rpc.status import Context
 from braid.server.servicers.oip.wire import messages
 from braid.server.store.serving_config import ServingConfig
 
@@ -45,46 +45,41 @@ class RepositoryMethods:
         self._device_names = device_names
 
     async def RepositoryIndex(self, request: Any, context: Context) -> Any:
-        async with answering(context):
-            _one_repository(request.repository_name)
-            return messages.RepositoryIndexResponse(
-                models=[
-                    messages.RepositoryIndexResponse.ModelIndex(
-                        name=entry.name,
-                        version=str(entry.version or ""),
-                        state=entry.state,
-                        reason=entry.reason,
-                    )
-                    for entry in await self._loader.index(request.ready)
-                ]
-            )
+        _one_repository(request.repository_name)
+        return messages.RepositoryIndexResponse(
+            models=[
+                messages.RepositoryIndexResponse.ModelIndex(
+                    name=entry.name,
+                    version=str(entry.version or ""),
+                    state=entry.state,
+                    reason=entry.reason,
+                )
+                for entry in await self._loader.index(request.ready)
+            ]
+        )
 
     async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:
-        async with answering(context):
-            _one_repository(request.repository_name)
-            name = request.model_name
-            # A thread: the library that reads configurations takes seconds for large ones.
-            wanted = await asyncio.to_thread(
-                load_request, name, request.parameters, self._device_names
-            )
-            await self._loader.load(name, wanted.files, wanted.options)
-            if (config := wanted.config) is not None and config.warning:
-                facts = {"model": name, "reason": config.warning}
-                log.warning("lines of a configuration are passed over", extra=facts)
-            before = self._policies.config(name)
-            if (target := wanted.serving(before)) != before:
-                await self._policies.configure(name, target)
-            return messages.RepositoryModelLoadResponse()
+        _one_repository(request.repository_name)
+        name = request.model_name
+        # A thread: the library that reads configurations takes seconds for large ones.
+        wanted = await asyncio.to_thread(load_request, name, request.parameters, self._device_names)
+        await self._loader.load(name, wanted.files, wanted.options)
+        if (config := wanted.config) is not None and config.warning:
+            facts = {"model": name, "reason": config.warning}
+            log.warning("lines of a configuration are passed over", extra=facts)
+        before = self._policies.config(name)
+        if (target := wanted.serving(before)) != before:
+            await self._policies.configure(name, target)
+        return messages.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:
         """Unload a model; no model depends on another one."""
-        async with answering(context):
-            _one_repository(request.repository_name)
-            for name in request.parameters:
-                if name != "unload_dependents":
-                    raise InvalidRequest(f"parameter {name[:100]!r} is not known")
-            await self._loader.unload(request.model_name)
-            return messages.RepositoryModelUnloadResponse()
+        _one_repository(request.repository_name)
+        for name in request.parameters:
+            if name != "unload_dependents":
+                raise InvalidRequest(f"parameter {name[:100]!r} is not known")
+        await self._loader.unload(request.model_name)
+        return messages.RepositoryModelUnloadResponse()
 
 
 def _one_repository(name: str) -> None:

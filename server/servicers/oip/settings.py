@@ -19,7 +19,7 @@ from typing import Any
 
 from braid.core.errors import InvalidRequest, NotOffered, PreconditionFailed
 from braid.server.observability.tracing import Sampling
-from braid.server.rpc.status import Context, answering
+from braid.server.rpc.status import Context
 from braid.server.servicers.oip.wire import messages
 
 log = logging.getLogger("braid.rpc")
@@ -48,9 +48,8 @@ class LogLevels:
         self._level_at_start = self._logger.level
 
     async def LogSettings(self, request: Any, context: Context) -> Any:
-        async with answering(context):
-            self.update(request.settings)
-            return self.response()
+        self.update(request.settings)
+        return self.response()
 
     def update(self, settings: Mapping[str, Any]) -> None:
         """Apply settings; one without a value is as at the start. InvalidRequest: a bad one."""
@@ -118,11 +117,10 @@ class TraceSettings:
 
     async def TraceSetting(self, request: Any, context: Context) -> Any:
         """Change which requests are traced, if asked to, and return which are."""
-        async with answering(context):
-            if request.model_name:
-                raise NotOffered("requests are traced alike for all models; leave the name out")
-            self.update(request.settings)
-            return self.response()
+        if request.model_name:
+            raise NotOffered("requests are traced alike for all models; leave the name out")
+        self.update(request.settings)
+        return self.response()
 
     def update(self, settings: Mapping[str, Any]) -> None:
         """As ``LogLevels.update``; raises NotOffered, too, or PreconditionFailed: no tracing."""

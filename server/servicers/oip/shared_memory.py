@@ -6,7 +6,7 @@ from typing import Any
 
 from braid.core.errors import NotOffered
 from braid.server.inference.shared_regions import SharedRegions
-from braid.server.rpc.status import Context, answering
+from braid.server.rpc.status import Context
 from braid.server.security.tokens import Digest, owner_in
 from braid.server.servicers.oip.wire import messages
 
@@ -18,34 +18,30 @@ class SharedMemoryMethods:
         self._regions = regions
 
     async def SystemSharedMemoryStatus(self, request: Any, context: Context) -> Any:
-        async with answering(context):
-            response = messages.SystemSharedMemoryStatusResponse()
-            for region in self._regions.listed(owner_of(context), request.name):
-                response.regions[region.name].CopyFrom(
-                    messages.SystemSharedMemoryStatusResponse.RegionStatus(
-                        name=region.name,
-                        key=region.key,
-                        offset=region.offset,
-                        byte_size=region.size_bytes,
-                    )
+        response = messages.SystemSharedMemoryStatusResponse()
+        for region in self._regions.listed(owner_of(context), request.name):
+            response.regions[region.name].CopyFrom(
+                messages.SystemSharedMemoryStatusResponse.RegionStatus(
+                    name=region.name,
+                    key=region.key,
+                    offset=region.offset,
+                    byte_size=region.size_bytes,
                 )
-            return response
+            )
+        return response
 
     async def SystemSharedMemoryRegister(self, request: Any, context: Context) -> Any:
         """Register a part of a shared memory object under a name for requests."""
-        async with answering(context):
-            owner, size_bytes = owner_of(context), request.byte_size
-            self._regions.register(owner, request.name, request.key, request.offset, size_bytes)
-            return messages.SystemSharedMemoryRegisterResponse()
+        owner, size_bytes = owner_of(context), request.byte_size
+        self._regions.register(owner, request.name, request.key, request.offset, size_bytes)
+        return messages.SystemSharedMemoryRegisterResponse()
 
     async def SystemSharedMemoryUnregister(self, request: Any, context: Context) -> Any:
-        async with answering(context):
-            self._regions.unregister(owner_of(context), request.name)
-            return messages.SystemSharedMemoryUnregisterResponse()
+        self._regions.unregister(owner_of(context), request.name)
+        return messages.SystemSharedMemoryUnregisterResponse()
 
     async def CudaSharedMemoryStatus(self, request: Any, context: Context) -> Any:
-        async with answering(context):
-            raise NotOffered("CUDA shared memory is not offered; system shared memory may be")
+        raise NotOffered("CUDA shared memory is not offered; system shared memory may be")
 
     CudaSharedMemoryRegister = CudaSharedMemoryUnregister = CudaSharedMemoryStatus
 

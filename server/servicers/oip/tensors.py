@@ -40,7 +40,7 @@ from braid.server.servicers.oip.parameters import (
     read_wishes,
 )
 from braid.server.servicers.oip.shared_memory import owner_of
-from braid.server.servicers.oip.wire import INFER, SERVICE_NAME, STREAM, messages
+from braid.server.servicers.oip.wire import INFER, SERVICE, STREAM, messages
 from braid.server.store.interface import reshaped
 from braid_client import wire_fields
 from braid_client.wire_fields import Part
@@ -68,7 +68,7 @@ WriteLater = Callable[[SplitMessage], Work[bytes | LaterReply]]
 class OpenInference:
     """Inference of the protocol as a ``service.TensorProtocol``."""
 
-    service = SERVICE_NAME
+    service = SERVICE.full_name
     unary, stream = INFER, STREAM
     request: Descriptor = messages.ModelInferRequest.DESCRIPTOR
     tensor: Descriptor | None = messages.InferTensorContents.DESCRIPTOR

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
 from braid.core.pieces import Work
-from braid.server.servicers.oip.wire import SERVICE_NAME, request_of
+from braid.server.servicers.admin import SERVICE as ADMIN
+from braid.server.servicers.oip.wire import SERVICE
 from braid.server.servicers.rest import json_messages as bodies
 from braid.server.servicers.rest.json_messages import parameter, to_json
-from braid_client.wire import admin_pb2
 
 INFER = "ModelInfer"
 PREDICT, V1_MODELS = "predict", "models"
@@ -68,17 +71,13 @@ class Operation:
     fields: Mapping[str, str] = field(default_factory=dict)  # of the path -> of the RPC's request
     read: Callable[[dict[str, Any], Any], Work[None] | None] | None = None  # the body, if any
     show: Callable[[Any], Shown] = _as_it_is
-    service: str = SERVICE_NAME  # that the RPC is of
+    service: ServiceDescriptor = SERVICE  # that the RPC is of
     form: str = ""  # of request and answer, if they are not the RPC's
 
     def request(self) -> Any:
-        if self.service == SERVICE_NAME:
-            return request_of(self.rpc)
-        method = _ADMIN.methods_by_name[self.rpc]
-        return getattr(admin_pb2, method.input_type.name)()
+        return GetMessageClass(self.service.methods_by_name[self.rpc].input_type)()
 
 
-_ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 SCHEDULE_AGAIN, PIN_PLAN, GET_MODEL = "ScheduleAgain", "PinPlan", "GetModel"
 
 _MODEL = {"name": "name", "version": "version"}
@@ -141,18 +140,18 @@ OPERATIONS: tuple[Operation, ...] = (
         method="POST",
         fields={"name": "model", "version": "version"},
         read=bodies.read_schedule_again,
-        service=_ADMIN.full_name,
+        service=ADMIN,
     ),
     *_by_version(
         *("/schedules", GET_MODEL, "Schedules of a model, and how their candidates fare"),
         fields={"name": "model", "version": "version"},
         show=_member("schedules"),
-        service=_ADMIN.full_name,
+        service=ADMIN,
     ),
     Operation(
         *("POST", "/v2/models/{name}/schedule/pin", PIN_PLAN, "Let one plan of a model serve"),
         *({"name": "model"}, bodies.read_pin_plan),
-        service=_ADMIN.full_name,
+        service=ADMIN,
     ),
     Operation(
         *("POST", "/v2/repository/index", "RepositoryIndex", "All models and versions"),

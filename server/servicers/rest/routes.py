@@ -75,7 +75,7 @@ class AnswerOperation:
     def __init__(self, operation: Operation, services: RestServices) -> None:
         self._operation = operation
         self._services = services
-        self._method = f"/{operation.service}/{operation.rpc}"
+        self._method = f"/{operation.service.full_name}/{operation.rpc}"
 
     def route(self) -> Route:
         return Route(self._operation.path, self, methods=[self._operation.method])

@@ -10,7 +10,7 @@ import pytest
 
 from braid.core.errors import InvalidRequest
 from braid.core.pieces import PIECE_BYTES, finished
-from braid.server.servicers.oip.wire import request_of
+from braid.server.servicers.oip.wire import messages
 from braid.server.servicers.rest.json_messages import read_load
 
 FILE = "file:1/model.onnx"
@@ -18,7 +18,7 @@ FILE = "file:1/model.onnx"
 
 def loaded(text: str) -> Any:
     """The file of a load whose JSON says this."""
-    message = request_of("RepositoryModelLoad")
+    message = messages.RepositoryModelLoadRequest()
     finished(read_load({"parameters": {FILE: text}}, message))
     return message.parameters[FILE].bytes_param
 
@@ -33,7 +33,7 @@ def test_a_file_is_what_was_sent(size: int) -> None:
 def test_a_large_file_is_decoded_in_pieces() -> None:
     given = {"parameters": {FILE: base64.b64encode(bytes(3 * PIECE_BYTES)).decode()}}
 
-    assert sum(1 for _ in read_load(given, request_of("RepositoryModelLoad"))) > 3
+    assert sum(1 for _ in read_load(given, messages.RepositoryModelLoadRequest())) > 3
 
 
 @pytest.mark.parametrize(
