@@ -34,7 +34,7 @@ from braid.server.limits import memory_limits, store_database, store_limits
 from braid.server.models.preload import prefer, preload
 from braid.server.observability.build import build_facts
 from braid.server.observability.metrics import Metrics
-from braid.server.observability.snapshot import ContestCounts, DeviceSnapshot, ShapeCounts, Snapshot
+from braid.server.observability.snapshot import ContestCounts, DeviceSnapshot, Snapshot
 from braid.server.observability.triton_metrics import TritonMetrics
 from braid.server.observability.worker_logs import WorkerLogs
 from braid.server.ports.grpc_port import GrpcPorts, MakePorts, Ports
@@ -256,25 +256,18 @@ class FrontEnd:
     def _snapshot(self) -> Snapshot:
         for device in self.devices.all:  # for the next one
             self._background.start(device.look())
+        replicas = self.models.serving.all_replicas()
         return Snapshot(
             self._readiness.is_ready,
             self.models.serving.versions(),
             list(map(DeviceSnapshot.of, self.devices.all)),
-            [
-                ShapeCounts(
-                    *(replica.name, str(replica.version), replica.device.name),
-                    *(replica.other_shapes.prepared, replica.other_shapes.dropped),
-                    *(len(replica.scheduled_lengths), replica.lengths.padded),
-                    *(replica.lengths.checked, bool(replica.lengths.failure)),
-                )
-                for replica in self.models.serving.all_replicas()
-            ],
+            replicas,
             [
                 ContestCounts(
                     *(replica.name, str(replica.version), replica.device.name, str(size)),
                     *(dict(contest.runs), contest.is_open, contest.estimated_loss),
                 )
-                for replica in self.models.serving.all_replicas()
+                for replica in replicas
                 for of, size, contest in replica.contests
                 if of == replica.profiled
             ],

@@ -20,6 +20,7 @@ from braid.core.allowance import Throttling, throttling
 from braid.core.device_state import UNKNOWN, DeviceState
 from braid.engine.link.messages import ModelMemory
 from braid.server.devices.device import Device
+from braid.server.inference.replica import ModelReplica
 from braid.server.store.quota import size_on_disk
 from braid.server.store.records import ModelStatus, ModelVersion
 
@@ -59,21 +60,6 @@ class DeviceSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class ShapeCounts:
-    """Shapes that a version was prepared for on a device because requests came in them."""
-
-    model: str
-    version: str
-    device: str
-    prepared: int
-    dropped: int  # of those, as too many others were used since
-    lengths: int = 0  # that have schedules, of the axis that requests are padded along
-    padded_rows: int = 0  # that ran in one of them
-    padding_checked: int = 0  # requests that ran once more, padded and not
-    is_padding_wrong: bool = False  # as one of them has shown
-
-
-@dataclass(frozen=True, slots=True)
 class ContestCounts:
     """Contest of the plans of a version for one batch size of its main shape on a device."""
 
@@ -97,7 +83,7 @@ class Snapshot:
     is_ready: bool = False
     versions: Sequence[tuple[ModelVersion, bool]] = ()  # each with whether it answers
     devices: Sequence[DeviceSnapshot] = ()
-    shapes: Sequence[ShapeCounts] = ()
+    replicas: Sequence[ModelReplica] = ()
     contests: Sequence[ContestCounts] = ()
     loaded: Collection[tuple[str, int]] = ()  # versions in memory, by name and number
     budget_bytes: int = 0  # of memory; 0: not known
@@ -313,29 +299,31 @@ def _contests(snapshot: Snapshot) -> Iterator[Metric]:
     )
 
 
-_OF_SHAPES: tuple[tuple[type[_Family], str, str, Callable[[ShapeCounts], float]], ...] = (
+_OF_SHAPES: tuple[tuple[type[_Family], str, str, Callable[[ModelReplica], float]], ...] = (
     (GaugeMetricFamily, "braid_shapes_kept", "Shapes of requests that are prepared now",
-     lambda of: of.prepared - of.dropped),
+     lambda of: of.other_shapes.prepared - of.other_shapes.dropped),
     (CounterMetricFamily, "braid_shapes_prepared", "Shapes prepared as requests came in them",
-     lambda of: of.prepared),
+     lambda of: of.other_shapes.prepared),
     (CounterMetricFamily, "braid_shapes_dropped", "Prepared shapes dropped for others",
-     lambda of: of.dropped),
+     lambda of: of.other_shapes.dropped),
     (GaugeMetricFamily, "braid_lengths_scheduled",
      "Scheduled lengths of the axis that requests are padded along",
-     lambda of: of.lengths),
+     lambda of: len(of.scheduled_lengths)),
     (GaugeMetricFamily, "braid_padding_wrong",
      "1 if a request was answered otherwise as it was padded, so that none is any more",
-     lambda of: of.is_padding_wrong),
+     lambda of: bool(of.lengths.failure)),
     (CounterMetricFamily, "braid_rows_padded", "Rows that ran padded in a scheduled length",
-     lambda of: of.padded_rows),
+     lambda of: of.lengths.padded),
     (CounterMetricFamily, "braid_padding_checked", "Requests answered again, padded and not",
-     lambda of: of.padding_checked),
+     lambda of: of.lengths.checked),
 )  # fmt: skip
 
 
 def _shapes(snapshot: Snapshot) -> Iterator[Metric]:
     for kind, name, text, read in _OF_SHAPES:
-        samples = [((of.model, of.version, of.device), read(of)) for of in snapshot.shapes]
+        samples = [
+            ((of.name, str(of.version), of.device.name), read(of)) for of in snapshot.replicas
+        ]
         yield _family(name, text, ("model", "version", "device"), samples, kind=kind)
 
 
