@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 import struct
 
+from braid_client.wire_fields import varint
+
 HEAD_BYTES = 4096
 
 EXPORT = (
@@ -95,37 +97,17 @@ def _why_no_archive(head: bytes) -> str:
 
 def _may_be_onnx(head: bytes, whole: bool) -> bool:
     """True if all fields within ``head`` are fields of a ModelProto."""
-    at = 0
-    while at < len(head):
-        tag, at = _varint(head, at)
-        if tag is None:
-            return not whole
-        number, kind = tag >> 3, tag & 7
-        if _FIELDS.get(number, kind if number > _NEWEST_FIELD else None) != kind:
-            return False
-        if kind == _VARINT:
-            value, at = _varint(head, at)
-            if value is None:
-                return not whole
-        elif kind == _LENGTH:
-            length, at = _varint(head, at)
-            if length is None:
-                return not whole
-            at += length
-        else:
-            return False
+    view, at = memoryview(head), 0
+    try:
+        while at < len(head):
+            tag, at = varint(view, at)
+            number, kind = tag >> 3, tag & 7
+            if _FIELDS.get(number, kind if number > _NEWEST_FIELD else None) != kind:
+                return False
+            if kind not in (_VARINT, _LENGTH):
+                return False
+            value, at = varint(view, at)
+            at += value if kind == _LENGTH else 0
+    except IndexError:  # cut off
+        return not whole
     return at == len(head) or not whole
-
-
-def _varint(data: bytes, at: int) -> tuple[int | None, int]:
-    """Read a number of a protobuf message and the position after it; None if it is cut off."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(data):
-            return None, at
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    return None, at

@@ -48,16 +48,16 @@ def split(message: bytes | memoryview, number: int) -> tuple[bytes, list[memoryv
             tag = view[position]
             position += 1
             if tag > 0x7F:
-                tag, position = _varint(view, start)
+                tag, position = varint(view, start)
             wire_type = tag & 7
             if wire_type == _LENGTH:
                 length = view[position]
                 begin = position + 1
                 if length > 0x7F:
-                    length, begin = _varint(view, position)
+                    length, begin = varint(view, position)
                 position = begin + length
             elif wire_type == _VARINT:
-                _, position = _varint(view, position)
+                _, position = varint(view, position)
             elif wire_type in (_FIXED32, _FIXED64):
                 position += 4 if wire_type == _FIXED32 else 8
             else:
@@ -99,7 +99,7 @@ def encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _varint(view: memoryview, position: int) -> tuple[int, int]:
+def varint(view: memoryview, position: int) -> tuple[int, int]:
     """Return the integer at ``position`` and the position after the integer.
 
     Raises:

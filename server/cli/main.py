@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any
 
 import braid.core.errors
 import braid_client
@@ -16,44 +16,17 @@ from braid.server.cli.connection import Subparsers, tls_hint
 from braid.server.cli.parser import INTERRUPTED, Parser
 from braid.server.variables import unknown_variables
 
-
-class Command(Protocol):
-    """Interface of a module of a subcommand."""
-
-    def add_parser(self, subparsers: Subparsers, /) -> object:
-        """Declare the subcommand."""
-
-    def run(self, args: argparse.Namespace, /) -> int:
-        """Run it and return the exit code."""
-
-
-@dataclass(frozen=True, slots=True)
-class _InModule:
-    """A subcommand whose module is loaded when it is used: those of a server load most of it."""
-
-    module: str  # below braid.server.cli
-
-    def add_parser(self, subparsers: Subparsers, /) -> object:
-        return self._command.add_parser(subparsers)
-
-    def run(self, args: argparse.Namespace, /) -> int:
-        return self._command.run(args)
-
-    @property
-    def _command(self) -> Command:
-        return cast(Command, import_module(f"braid.server.cli.{self.module}"))
-
-
 _LOCAL = ("serve", "token", "database", "ray", "demo", "plan", "benchmark")
 _REMOTE = (
     *("serving", "register", "models", "jobs", "nodes", "delete", "infer", "schedule", "health"),
 )
 
-COMMANDS: dict[str, Command] = {
-    **{name: _InModule(f"local.{name}") for name in _LOCAL},
-    **{name: _InModule(f"remote.{name}") for name in _REMOTE},
-    "completion": _InModule("completion"),
+COMMANDS: dict[str, Callable[[], Any]] = {
+    **{name: partial(import_module, f"braid.server.cli.local.{name}") for name in _LOCAL},
+    **{name: partial(import_module, f"braid.server.cli.remote.{name}") for name in _REMOTE},
+    "completion": partial(import_module, "braid.server.cli.completion"),
 }
+"""Loads the module of a command, with ``add_parser`` and ``run``: that of a server takes long."""
 
 GROUPS = (
     ("Run a server", ("serve", "health", "nodes", "token", "database", "ray")),
@@ -112,7 +85,7 @@ def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         dest="command", metavar="COMMAND", prog="braid", required=True, help=argparse.SUPPRESS
     )
     for name in names:
-        COMMANDS[name].add_parser(subparsers)
+        COMMANDS[name]().add_parser(subparsers)
     parser.description = MANUAL.format(commands=_command_list(subparsers))
     return parser
 
@@ -139,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command != "serve":  # which logs them
         _warn_of_unknown_variables()
     try:
-        return COMMANDS[args.command].run(args)
+        return int(COMMANDS[args.command]().run(args))
     except KeyboardInterrupt:
         print(f"braid {args.command}: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -31,6 +32,7 @@ RAY_SERVE = "/ray.serve."
 """Begins the methods that Ray Serve answers itself."""
 
 Details = grpc.HandlerCallDetails
+HandlerOf = Callable[[Details], Coroutine[Any, Any, Handler | None]]
 Stop = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -42,30 +44,22 @@ class AdmittedHandlers(grpc.GenericRpcHandler):
         handlers: Sequence[grpc.GenericRpcHandler],
         interceptors: Sequence[grpc.aio.ServerInterceptor],
     ) -> None:
-        self._handlers = handlers
-        self._interceptors = interceptors
+        async def find(details: Details) -> Handler | None:
+            answers = (offered.service(details) for offered in handlers)
+            return next((handler for handler in answers if handler is not None), None)
+
+        self._handler_of: HandlerOf = find
+        for interceptor in reversed(interceptors):
+            self._handler_of = partial(interceptor.intercept_service, self._handler_of)
 
     def service(self, handler_call_details: Details) -> Handler | None:
         """Return the handler of a call, or one that refuses it; None: the method is not known."""
         try:
-            self._intercepted(0, handler_call_details).send(None)
+            self._handler_of(handler_call_details).send(None)
         except StopIteration as done:
             handler: Handler | None = done.value
             return handler
         raise AssertionError("an interceptor waited")
-
-    async def _intercepted(self, index: int, details: Details) -> Handler | None:
-        if index == len(self._interceptors):
-            return self._find(details)
-
-        async def following(details: Details) -> Handler | None:
-            return await self._intercepted(index + 1, details)
-
-        return await self._interceptors[index].intercept_service(following, details)
-
-    def _find(self, details: Details) -> Handler | None:
-        answers = (offered.service(details) for offered in self._handlers)
-        return next((handler for handler in answers if handler is not None), None)
 
 
 class NoNodeHandlers(grpc.GenericRpcHandler):

@@ -17,6 +17,7 @@ import numpy as np
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from braid.core.errors import TooManyParts
+from braid_client.wire_fields import varint
 
 Read = TypeVar("Read")
 Decode = Callable[[bytes], Read]
@@ -31,7 +32,7 @@ MAX_TEXT_BYTES = 2 << 20
 """Bytes of one text: errors quote names, and that takes ten times their bytes."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_LONGEST_VARINT, _FEW_BYTES = 10, 16
+_FEW_BYTES = 16
 _FIXED_BYTES = {
     FieldDescriptor.TYPE_DOUBLE: 8,
     FieldDescriptor.TYPE_FIXED64: 8,
@@ -104,13 +105,13 @@ class _Count:
             tag = view[at]
             at += 1
             if tag > 0x7F:
-                tag, at = _varint(view, at - 1)
+                tag, at = varint(view, at - 1)
             kind = tag & 7
             if kind == _LENGTH:
                 length = view[at]
                 at += 1
                 if length > 0x7F:
-                    length, at = _varint(view, at - 1)
+                    length, at = varint(view, at - 1)
                 begin, at, number = at, at + length, tag >> 3
                 if length and number in messages:
                     left.append((view[begin:at], messages[number]))
@@ -119,7 +120,7 @@ class _Count:
                 elif length > MAX_TEXT_BYTES and number in level.texts:
                     raise TooManyParts(MAX_TEXT_BYTES, "bytes in a text", "shorten it")
             elif kind == _VARINT:
-                at = at + 1 if view[at] < 0x80 else _varint(view, at)[1]
+                at = at + 1 if view[at] < 0x80 else varint(view, at)[1]
             elif kind == _FIXED64:
                 at += 8
             elif kind == _FIXED32:
@@ -141,15 +142,3 @@ class _Count:
             raise TooManyParts(MAX_PARTS, "fields and messages")
         if self._numbers > MAX_NUMBERS:
             raise TooManyParts(MAX_NUMBERS, "integers or truth values", "send them raw")
-
-
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """The integer at a position, and the position behind it; IndexError: it is cut off."""
-    value = 0
-    for shift in range(0, 7 * _LONGEST_VARINT, 7):
-        byte = view[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise IndexError

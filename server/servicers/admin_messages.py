@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+from google.protobuf.message import Message
 
 from braid.compiler.options import ModelOptions
 from braid.core.allowance import CpuAllowance, throttling, usable_memory_bytes
@@ -50,20 +53,13 @@ def options_from_wire(header: wire.RegisterModelHeader) -> ModelOptions:
 
 
 def job_to_wire(job: JobRecord) -> wire.Job:
-    return wire.Job(
-        id=job.id,
-        model=job.model,
-        version=str(job.version),
-        state=job.state.value,
-        progress=job.progress,
-        detail=job.detail,
-        eta_seconds=job.eta_seconds,
-        done=job.done,
-        total=job.total,
-        message=job.message,
-        created_unix=job.created_unix,
-        updated_unix=job.updated_unix,
-    )
+    return wire.Job(**_same(job, wire.Job, version=str(job.version), state=job.state.value))
+
+
+def _same(record: object, message: type[Message], **others: object) -> dict[str, Any]:
+    """Return the fields of a message that a record has by the same names, and ``others``."""
+    names = (field.name for field in message.DESCRIPTOR.fields)
+    return {name: getattr(record, name) for name in names if hasattr(record, name)} | others
 
 
 def allowance_to_wire(cpus: CpuAllowance, budget_bytes: int) -> wire.Allowance:
@@ -102,14 +98,9 @@ def model_to_wire(
     model: ModelVersion, served: ModelReplica | None, schedules: Sequence[Placed]
 ) -> wire.Model:
     """Convert a model version; inputs and outputs are known once the version serves."""
+    state = _STATES.get(model.state, model.state.value)
     message = wire.Model(
-        name=model.name,
-        version=str(model.version),
-        state=_STATES.get(model.state, model.state.value),
-        message=model.message,
-        sha256=model.sha256,
-        size_bytes=model.size_bytes,
-        created_unix=model.created_unix,
+        **_same(model, wire.Model, version=str(model.version), state=state),
         schedules=map(_summary, schedules),
     )
     if served is not None:
@@ -132,16 +123,8 @@ def model_to_wire(
 
 
 def _padding_to_wire(axis: PaddedAxis) -> wire.PaddedAxis:
-    return wire.PaddedAxis(
-        axis=axis.axis,
-        exact=axis.exact,
-        inputs={name: part.way for name, part in axis.inputs.items()},
-        up_to=axis.up_to,
-        error=axis.error,
-        shown_by=axis.shown_by,
-        reason=axis.reason,
-        tried=axis.tried,
-    )
+    ways = {name: part.way for name, part in axis.inputs.items()}
+    return wire.PaddedAxis(**_same(axis, wire.PaddedAxis, inputs=ways))
 
 
 _BATCHING = (
@@ -231,17 +214,7 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
 
 def _contest(table: ContestTable) -> wire.PlanContest:
     candidates = [
-        wire.PlanCandidate(
-            name=row.name,
-            pairs=row.pairs,
-            ratio=row.ratio,
-            low=row.low,
-            high=row.high,
-            share=row.share,
-            runs=row.runs,
-            latency_us=row.latency_us or 0.0,
-            plan_id=row.plan_id,
-        )
+        wire.PlanCandidate(**_same(row, wire.PlanCandidate, latency_us=row.latency_us or 0.0))
         for row in table.rows
     ]
     return wire.PlanContest(

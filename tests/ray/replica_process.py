@@ -122,5 +122,5 @@ def built_in(service_method: str, streaming_type: object) -> Any:
 
 
 if __name__ == "__main__":
-    cli.COMMANDS["serve"] = Serve()
+    cli.COMMANDS["serve"] = Serve
     sys.exit(cli.main())

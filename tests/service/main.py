@@ -43,5 +43,5 @@ def serving_process(link: WorkerLink, arena: Arena, artefact_of: ArtefactOf) -> 
 
 
 if __name__ == "__main__":
-    cli.COMMANDS["serve"] = Serve()
+    cli.COMMANDS["serve"] = Serve
     sys.exit(cli.main())
