@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, TypeVar
 
 INTERRUPTED = 130
@@ -46,25 +47,17 @@ def closest(text: str, words: Collection[str]) -> str:
     return f"; did you mean {similar[0]}?" if similar else ""
 
 
-def at_least_one(text: str) -> int:
-    number = _integer(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"give 1 or more, not {text}")
-    return number
-
-
-def at_least_zero(text: str) -> int:
-    number = _integer(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"give 0 or more, not {text}")
-    return number
-
-
-def _integer(text: str) -> int:
+def _at_least(least: int, text: str) -> int:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"not an integer: {text!r}") from None
+    if number < least:
+        raise argparse.ArgumentTypeError(f"give {least} or more, not {text}")
+    return number
+
+
+at_least_zero, at_least_one = partial(_at_least, 0), partial(_at_least, 1)
 
 
 def seconds(text: str) -> float:

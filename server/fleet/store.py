@@ -15,8 +15,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 from sqlalchemy import Connection
 
 from braid.core.errors import DatabaseUnavailable
-from braid.server.fleet.files.interface import FilesGone
-from braid.server.fleet.records import Claimant, Lease
+from braid.server.fleet.records import Claimant, FilesGone, Lease
 from braid.server.fleet.tables import claims, objects, wanted
 from braid.server.fleet.tables import leases as leases_table
 from braid.server.fleet.tables import nodes as nodes_table

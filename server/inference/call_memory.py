@@ -45,13 +45,6 @@ class MemoryLimits:
     all_bytes: int
 
 
-class EndingCall(Protocol):
-    """Call that tells when it is done, as gRPC's contexts do."""
-
-    def add_done_callback(self, callback: Any, /) -> None:
-        """Call ``callback`` once the call is done."""
-
-
 class Account(Protocol):
     """Account that requests are charged to: a stream, or the connection of a single call."""
 
@@ -93,8 +86,8 @@ class Charge:
         """Charge 0 bytes, as the answer was taken or never will be. May be called twice."""
         self.answered(0)
 
-    def release_when_done(self, call: EndingCall) -> None:
-        """Release at the end of ``call``, which keeps this charge alive, not the answer."""
+    def release_when_done(self, call: Any) -> None:
+        """Release at the end of ``call``, whose context keeps this charge alive, not the answer."""
         self.ending = getattr(call, "cancel", None)  # the contexts of gRPC's own server have none
         call.add_done_callback(self.release)
 

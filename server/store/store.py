@@ -48,7 +48,7 @@ from braid.server.store.records import (
     WhichSchedules,
 )
 from braid.server.store.registrations import Registrations
-from braid.server.store.tables import digests, padding, placed, serving
+from braid.server.store.tables import digests, placed, serving
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
 
@@ -214,8 +214,6 @@ class Store(Registrations):
             # In a shared database another server may be at it.
             if model.state is ModelStatus.DRAINING and not self._database.is_shared:
                 models_table.mark_deleted(connection, model.name, model.version)
-                placed.forget(connection, model.name, model.version)
-                padding.forget(connection, model.name, model.version)
         jobs_table.forget_oldest(connection, self._kept_jobs)
 
     def _results(self, connection: Connection) -> Results:
@@ -270,8 +268,6 @@ class Store(Registrations):
         def delete(connection: Connection) -> tuple[ModelVersion, list[ModelVersion]]:
             model = models_table.get(connection, name, version)
             models_table.mark_deleted(connection, name, version)
-            placed.forget(connection, name, version)
-            padding.forget(connection, name, version)
             return model, models_table.of_bytes(connection, model.sha256)
 
         model, others = self._transactions.write(delete, "models")
@@ -291,8 +287,8 @@ class Store(Registrations):
 
     # Requests that are padded.
 
-    padding_failure = read_method(padding.failure)
-    refuse_padding = write_method(padding.refuse)
+    padding_failure = read_method(models_table.padding_failure)
+    refuse_padding = write_method(models_table.refuse_padding)
 
     # Jobs.
 

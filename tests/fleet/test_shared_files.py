@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import make_url
 
 from braid.core.errors import ResourceExhausted, StartupError
-from braid.server.fleet.files.interface import FilesGone, SharedFilesAway
 from braid.server.fleet.files.place import open_place
+from braid.server.fleet.records import FilesGone, SharedFilesAway
 from braid.server.fleet.tables.objects import ObjectState, StoredObject
 from braid.server.store.records import ReceivedUpload, Registration
 from tests.clock import until

@@ -26,7 +26,7 @@ from obstore.exceptions import (
 
 from braid.core.disk import disk_failure
 from braid.core.errors import BraidError, DiskTrouble, ResourceExhausted
-from braid.server.fleet.files.interface import SharedFilesAway
+from braid.server.fleet.records import SharedFilesAway
 
 log = logging.getLogger("braid.files")
 

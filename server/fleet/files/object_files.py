@@ -26,11 +26,11 @@ from braid.core.keyed_locks import KeyedLocks
 from braid.engine.importer.host.report import file_digest
 from braid.server.fleet.files.cache import FileCache
 from braid.server.fleet.files.fetches import Fetches
-from braid.server.fleet.files.interface import FilesGone
 from braid.server.fleet.files.kinds import ARTEFACT, SAMPLES, UPLOAD, FileKind
 from braid.server.fleet.files.packing import pack
 from braid.server.fleet.files.place import ObjectPlace
 from braid.server.fleet.metrics import FileMetrics
+from braid.server.fleet.records import FilesGone
 from braid.server.fleet.store import FleetStore
 from braid.server.fleet.tables.objects import StoredObject
 from braid.server.store.disk import DiskWatch

@@ -36,7 +36,7 @@ from braid.server.fleet.files.failures import (
     reason_of,
     status_of,
 )
-from braid.server.fleet.files.interface import SharedFilesAway
+from braid.server.fleet.records import SharedFilesAway
 
 if TYPE_CHECKING:  # they exist for checkers only
     from obstore.store import ClientConfig, RetryConfig

@@ -21,8 +21,7 @@ from starlette.routing import BaseRoute, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from braid.server.http2.accepting import Connections
-from braid.server.ports.http.connection import CallerConnection
-from braid.server.ports.http.connections import HttpLimits
+from braid.server.ports.http.connection import CallerConnection, HttpLimits
 from braid.server.ports.http.requests import FORM_BYTES, refuse_longer
 from braid.server.security.tokens import METRICS
 

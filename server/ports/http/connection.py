@@ -15,6 +15,7 @@ import asyncio
 import enum
 from asyncio import Transport
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 
 import httptools
@@ -23,7 +24,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from braid.server.http2.accepting import Connections, Place
-from braid.server.ports.http.connections import HttpLimits
 
 JOINED_BYTES = 64 << 10
 """Largest part of a body that is copied behind its head; a larger one is written by itself."""
@@ -33,6 +33,25 @@ CUT_BYTES = 256
 
 _CONTINUE = b"HTTP/1.1 100 "
 _END = b"\r\n\r\n"  # of a head without a body, and of a chunked body
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Seconds that callers of the port may take, bytes they may send, and their connections."""
+
+    request_seconds: float = 5.0  # until a request is there, at least
+    response_seconds: float = 10.0  # until its answer is taken, at least
+    bytes_per_second: int = 64 << 10  # slower callers get no more time than that
+    idle_seconds: float = 75.0  # between two requests of a connection
+    page_seconds: float = 60.0  # of a page that only shows; forms take as long as what they change
+    head_bytes: int = 16 << 10  # request line and headers
+    head_fields: int = 128
+    unwanted_bytes: int = 64 << 20  # of a body that was refused, read so that the caller sees why
+    max_connections: int = 1024  # where the ports do not share their limit
+
+    @property
+    def max_answering(self) -> int:
+        return self.max_connections // 2
 
 
 class AnswerWriter:

@@ -18,8 +18,7 @@ from uvicorn.server import ServerState
 from braid.server.http2.accepting import Connections, Place, accept, stop_accepting
 from braid.server.http2.server import sockets_of
 from braid.server.ports.http.application import Application, IsOurName
-from braid.server.ports.http.connection import CallerConnection
-from braid.server.ports.http.connections import HttpLimits
+from braid.server.ports.http.connection import CallerConnection, HttpLimits
 from braid.server.ports.http.origins import telling_origins
 
 HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]

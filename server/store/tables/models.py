@@ -6,13 +6,13 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from braid.compiler.options import ModelOptions, options_from_json
 from braid.core.errors import ModelNotFound, PreconditionFailed, VersionNotFound
 from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.tables.dialects import put_row
-from braid.server.store.tables.schema import models
+from braid.server.store.tables.schema import lengths, models, placed
 
 _FIELDS = [name for name in ModelVersion.__slots__ if name != "own_artefact"]
 
@@ -112,12 +112,31 @@ def serves(connection: Connection, model: ModelVersion) -> None:
 
 
 def mark_deleted(connection: Connection, name: str, version: int) -> None:
-    """The version is gone; its number stays taken."""
+    """The version is gone, and what was known of it; its number stays taken."""
     connection.execute(
         update(models)
         .where(models.c.name == name, models.c.version == version)
         .values(deleted_unix=time.time())
     )
+    for table in (placed, lengths):
+        connection.execute(delete(table).where(table.c.name == name, table.c.version == version))
+
+
+def padding_failure(connection: Connection, model: ModelVersion) -> str:
+    """Why no request of a version with these bytes is padded any more; "" if they are."""
+    row = connection.execute(
+        select(lengths).where(lengths.c.name == model.name, lengths.c.version == model.version)
+    ).first()
+    if row is None or row.sha256 != model.sha256:
+        return ""
+    return str(row.seen.get("padding_failure", ""))
+
+
+def refuse_padding(connection: Connection, model: ModelVersion, reason: str) -> None:
+    """Store why no request of a version is padded any more; the first reason stays."""
+    seen = {"padding_failure": padding_failure(connection, model) or reason}
+    row = {"name": model.name, "version": model.version, "sha256": model.sha256, "seen": seen}
+    put_row(connection, lengths, row)
 
 
 def artefacts(connection: Connection) -> set[str]:

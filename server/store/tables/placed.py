@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, select
 
 from braid.server.store.records import JobRecord, ModelStatus, ModelVersion
 from braid.server.store.tables import jobs as jobs_table
@@ -31,8 +31,3 @@ def place(connection: Connection, model: ModelVersion, device_keys: str) -> tupl
         models_table.put(connection, replace(model, state=ModelStatus.LOADING))
     put_row(connection, placed, {"name": model.name, "version": model.version})
     return jobs_table.add(connection, model, device_keys), serves
-
-
-def forget(connection: Connection, name: str, version: int) -> None:
-    """Forget that a repository put a version in place: it is deleted."""
-    connection.execute(delete(placed).where(placed.c.name == name, placed.c.version == version))

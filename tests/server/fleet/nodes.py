@@ -16,10 +16,10 @@ from sqlalchemy import URL
 
 from braid.core.errors import DamagedArtefact
 from braid.server.devices.pool import Devices
-from braid.server.fleet.files.interface import SharedFilesAway
 from braid.server.fleet.following import Following
 from braid.server.fleet.loads import Loads
 from braid.server.fleet.metrics import FollowMetrics
+from braid.server.fleet.records import SharedFilesAway
 from braid.server.fleet.store import FleetStore
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner

@@ -15,8 +15,8 @@ from braid.core.errors import InvalidRequest
 from braid.engine.importer.host.samples import digest_of
 from braid.scheduler.options import PlannerSettings
 from braid.server.jobs.registration import serve_again
+from braid.server.servicers.uploads import SampleUpload
 from braid.server.store.records import JobStatus, ReceivedUpload, Registration
-from braid.server.store.sample_upload import SampleUpload
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import registered, until_ended
 

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from braid.core.errors import ResourceExhausted
-from braid.server.ports.http.connections import HttpLimits
+from braid.server.ports.http.connection import HttpLimits
 from braid.server.ports.http.requests import BodyRoom, read_body
 from braid.server.ports.http.server import HttpServer
 from braid.server.servicers.rest.encodings import PIECE_BYTES, decoded

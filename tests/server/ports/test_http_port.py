@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from braid.server.http2.accepting import Connections
 from braid.server.observability.metrics import Metrics
-from braid.server.ports.http.connections import HttpLimits
+from braid.server.ports.http.connection import HttpLimits
 from braid.server.ports.http.requests import read_body, read_form
 from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
