@@ -36,7 +36,6 @@ class ScheduleDocuments(NamedTuple):
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], caption: str) -> str:
-    """HTML of a table with a caption."""
     body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
     return (
         f"<table><caption>{escape(caption)}</caption>"
@@ -49,7 +48,6 @@ def _cells(tag: str, texts: Iterable[object]) -> str:
 
 
 def result_html(result: InferResult) -> str:
-    """HTML of an answer: its outputs, the plan that ran and the time it took."""
     timing = result.timing
     preparing = f" and {_ms(timing.prepare_us)} preparing" if timing.prepare_us else ""
     caption = (
@@ -66,7 +64,6 @@ def job_html(job: Job) -> str:
 
 
 def model_html(model: Model) -> str:
-    """HTML of a model version: its tensors and its plans."""
     takes = "; ".join(map(str, model.inputs))
     gives = "; ".join(map(str, model.outputs))
     caption = f"{model.name}, version {model.version}, {model.state}: {takes} → {gives}"
@@ -74,7 +71,6 @@ def model_html(model: Model) -> str:
 
 
 def summary_html(summary: ScheduleSummary) -> str:
-    """HTML of what is known of one plan."""
     return table(_PLAN, [_plan(summary)], "in service" if summary.promoted else "not in service")
 
 

@@ -70,7 +70,6 @@ class Attempts:
         self._failures = 0
 
     def remaining_s(self) -> float:
-        """Seconds until the deadline; never negative."""
         return max(0.0, self._deadline - self._clock())
 
     def delay_after(self, error: BraidError) -> float | None:

@@ -64,7 +64,6 @@ def _rpc(
     *,
     in_bytes: bool = False,
 ) -> Rpc:
-    """Describe a call, as the wire declares it."""
     method = service.methods_by_name[name]
     streams = (method.client_streaming, method.server_streaming)
     return Rpc(

@@ -127,7 +127,6 @@ def sample_bytes(samples: Samples | None) -> bytes:
 
 
 def _packed(samples: Mapping[str, Array]) -> bytes:
-    """Return arrays as an .npz file."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, array in samples.items():

@@ -182,7 +182,6 @@ class FrontEnd:
         )
 
     async def _serve_repository(self) -> None:
-        """Serve what the model repository holds, and follow it from then on."""
         repository, folder = self._repository, self.settings.model_repository
         if repository is not None and folder is not None:
             await repository.start(await self.store.call(self.store.placed))
@@ -227,7 +226,6 @@ class FrontEnd:
         await self._interfaces.close()
 
     def log_ready(self) -> None:
-        """Log the addresses of the ports, and which awaited models do not answer yet."""
         settings, serving, ports = self.settings, self.models.serving, self._interfaces
         wanted = [*(entry.partition("=")[0] for entry in settings.preload), *settings.ready_models]
         answer = [name for name in wanted if serving.answers(name)]
@@ -249,7 +247,6 @@ class FrontEnd:
             log.info("ready", extra=extra)
 
     def _model_to_try(self, name: str) -> ModelToTry:
-        """Inputs of the newest version that answers of a model."""
         *_, newest = (x for x in self.models.serving.all_served() if x.name == name)
         return ModelToTry(name, newest.inputs)
 

@@ -157,7 +157,6 @@ class Interfaces:
         return self._parts.readiness.waits_for(with_names=not has_tokens)
 
     def _may_see(self, context: Context) -> bool:
-        """True if a caller is told of devices and models."""
         metadata = context.invocation_metadata()
         return all(gate.admits(metadata, Role.INFER) for gate in self.ports.checks.gate)
 
@@ -168,7 +167,6 @@ class Interfaces:
         return self._host_names.include(host)
 
     def _rest(self) -> RestServices:
-        """Make the Open Inference Protocol over HTTP: the RPCs of gRPC, and the same gate."""
         protocol, settings = RestInference(self._regions), self._parts.settings
         models, memory = self._parts.models.serving, self._parts.memory
         return RestServices(

@@ -91,7 +91,6 @@ def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def _command_list(subparsers: Subparsers) -> str:
-    """Text that lists all commands, with what they do, under headings."""
     texts = {action.dest: action.help or "" for action in subparsers._choices_actions}
     lines = []
     for heading, names in GROUPS:

@@ -57,7 +57,6 @@ class Drawn:
 
 
 def drawn(name: str, schedule: Any, graph: Any, block: int | None = None) -> Drawn:
-    """Read both documents of a GetSchedule answer, and return ``Drawn.of`` them."""
     return Drawn.of(name, schedule_from_json(dict(schedule)), graph_from_json(graph), block)
 
 

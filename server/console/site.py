@@ -87,7 +87,6 @@ class Console:
         ]
 
     async def answer(self, request: Request) -> Response:
-        """Return a page, an asset, or where an action leads."""
         path = request.scope["raw_path"].decode("latin-1").removeprefix(BASE)
         parts = [unquote(part) for part in path.split("/")]
         if parts[0] in self._assets and len(parts) == 1:

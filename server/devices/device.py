@@ -190,7 +190,6 @@ class Device:
             await self.link.sleep()
 
     async def close(self) -> None:
-        """End the worker and the measuring process."""
         await self.bench.close()
         await self.link.close()
         self.arena.close()
@@ -335,7 +334,6 @@ class Device:
         )
 
     async def release(self, ready: Executable) -> None:
-        """Forget an executable that no batch uses any more."""
         if self._executables_of(ready.digest).pop(ready.number, None) is not None:
             with suppress(Unavailable):  # the next worker is not told of it
                 await self.link.call(ReleaseExecutable(ready.number))
@@ -393,6 +391,5 @@ class Device:
 
 
 def _ignore(answer: asyncio.Future[Any]) -> None:
-    """Take the error of a call whose answer is of no interest."""
     if not answer.cancelled():
         answer.exception()

@@ -102,7 +102,6 @@ class BeatThread:
         return True
 
     def _beat(self, held: Collection[Lease]) -> Beat:
-        """Renew leases and the node's row, in one transaction."""
         began = monotonic()
         with self._engine.begin() as connection:
             renewed = leases_table.renew(connection, held, self._claimant)

@@ -76,7 +76,6 @@ class Fleet:
         self._background = BackgroundTasks("fleet")
 
     def follow(self, database: URL, services: JobServices, models: ServingModels) -> None:
-        """Make what follows the other nodes; ``start`` begins it."""
         poll_s = self._settings.lease_seconds
         loads = Loads(services, models)
         metrics, runner = FollowMetrics(self._metrics), self.registry.runner

@@ -68,7 +68,6 @@ class Following:
         loads: Loads,
         metrics: FollowMetrics,
     ) -> None:
-        """Look at nothing yet."""
         self._store = store
         self._services = loads.services
         self._models = models
@@ -266,7 +265,6 @@ class Following:
                     yield partial(self._use, replica, key, stored_at)
 
     def _is_own(self, row: ModelVersion) -> bool:
-        """True if a job of this node works on a version."""
         return self._jobs.is_working_on(row.name, row.version)
 
     def _is_replaced(self, row: ModelVersion) -> bool:
@@ -324,7 +322,6 @@ class Following:
             await store.call(store.discard_artefact, key)
 
     async def _use(self, replica: ModelReplica, key: ScheduleKey, stored_at: float) -> None:
-        """Let a stored schedule serve, unless it does."""
         services = self._services
         schedule = await services.store.call(services.store.find_schedule, key)
         if schedule is not None and replica.chosen.get(key) != ScheduleMark.of(schedule):

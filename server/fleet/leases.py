@@ -58,7 +58,6 @@ class Leases:
     """Leases of this node. Belongs to the event loop, but for the beat's part."""
 
     def __init__(self, store: FleetStore, lease_seconds: float, metrics: NodeMetrics) -> None:
-        """Hold nothing yet."""
         self.seconds = lease_seconds
         self.metrics = metrics
         self._store = store

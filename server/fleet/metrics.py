@@ -95,7 +95,6 @@ class FileMetrics:
             self.failures.labels(operation)
 
     def fetched(self, kind: str, source: str, size_bytes: int) -> None:
-        """Count a file that was asked for, and where it came from."""
         self._fetches.labels(kind, source).inc()
         self._fetched_bytes.inc(size_bytes)
 

@@ -52,7 +52,6 @@ class Notifications:
         self._ahead_s = 0.0  # the database's clock minus the monotonic clock
 
     def subscribe(self, hear: Callable[[Change], None]) -> None:
-        """Call ``hear`` with every change from now on."""
         self._hearers.append(hear)
 
     async def run(self) -> None:

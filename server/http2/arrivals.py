@@ -77,7 +77,6 @@ class Arrival:
         self.got_bytes = 0  # what it has sent since then
 
     def behind_s(self, now: float) -> float:
-        """Seconds by which the peer is behind the pace that it has to keep."""
         pace = max(PACE, self.reserved / LONG_S)
         return now - self.since - self.got_bytes / pace if self.since else 0.0
 
@@ -110,7 +109,6 @@ class Arrivals:
             self._change(arrival, arrival.held_bytes + more_bytes)
 
     def settle(self, arrival: Arrival) -> None:
-        """Count what a stream holds now."""
         held_bytes = arrival.incoming.held_bytes
         if not held_bytes:
             arrival.since = 0.0
@@ -155,7 +153,6 @@ class Arrivals:
             self._reserve(arrival, -long_bytes)
 
     def leave(self, arrival: Arrival) -> None:
-        """Count nothing of a stream that has ended."""
         if arrival.handled_bytes > WINDOW_BYTES:
             self.free(arrival)
         arrival.handled_bytes = 0

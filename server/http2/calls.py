@@ -113,7 +113,6 @@ class Call:
     # -- running --------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """End the handler, as the caller has left."""
         self._task.cancel()
 
     async def _run(self) -> None:

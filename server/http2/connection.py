@@ -299,7 +299,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._open(number, self._blocks.go_on(flags, number, payload))
 
     def _open(self, number: int, read: Block | None) -> None:
-        """Begin the call of a stream, from its headers."""
         if cost := self._blocks.cost():
             self._budget.spend(cost)
         if read is None:
@@ -394,7 +393,6 @@ def _check_setting(name: int, value: int) -> None:
 
 
 def _name(transport: Any) -> str:
-    """Name of a peer as gRPC writes it."""
     listening = transport.get_extra_info("socket")
     if listening is not None and listening.family == socket.AF_UNIX:
         return "unix:"

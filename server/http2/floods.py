@@ -56,7 +56,6 @@ class FrameBudget:
         self._sent_frames = 0  # as far as they have been counted
 
     def earn(self, frames: int) -> None:
-        """Let the peer send so many more frames."""
         self._left += frames
         if self._left > self._most:
             self._left = self._most

@@ -95,7 +95,6 @@ class FlowControl:
             return await arrival.incoming.take()
 
     def close(self, stream: HttpStream) -> None:
-        """Drop what comes after the only message of a call."""
         if stream.incoming.ready or not stream.incoming.has_ended:
             stream.incoming.drop()
             if stream.arrival is not None:

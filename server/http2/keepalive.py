@@ -63,7 +63,6 @@ class KeepAlive:
             self._wait(self._answer_s, partial(self._check, self.heard_at))
 
     def _check(self, heard_at: float) -> None:
-        """Abort if nothing came since a ping was sent."""
         if self.heard_at == heard_at:
             self._abort()
         else:

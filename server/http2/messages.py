@@ -123,7 +123,6 @@ class Incoming:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes of the present message that have not come."""
         return 0 if self._body is None else len(self._body) - self._filled
 
     def place(self) -> memoryview | None:
@@ -242,7 +241,6 @@ class Incoming:
         self.give_up(BadMessage("the call has ended"))
 
     def _begin(self, prefix: bytes) -> int:
-        """Read a prefix; returns the length of the message."""
         self._compressed = prefix[0] != 0
         length = int.from_bytes(prefix[1:], "big")
         if prefix[0] > 1 or (self._compressed and self._wbits is None):

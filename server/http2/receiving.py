@@ -64,7 +64,6 @@ class Receiver:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of a long frame that have come."""
         return 0 if self._long is None else len(self._long)
 
     def place(self) -> memoryview:

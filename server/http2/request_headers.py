@@ -73,7 +73,6 @@ class HeaderBlocks:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of headers that are continued."""
         return len(self._block)
 
     def check(self, kind: int) -> None:
@@ -213,7 +212,6 @@ def read_head(fields: Iterable[Field]) -> RequestHead:
 
 
 def are_trailers(fields: Iterable[Field]) -> bool:
-    """True if fields may end a request."""
     try:
         for name, value in fields:
             _check_field(name, value)

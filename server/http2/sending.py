@@ -216,7 +216,6 @@ class Sender:
 
 
 def _cut(pieces: list[memoryview], size: int) -> list[memoryview]:
-    """Take the first ``size`` bytes off ``pieces``."""
     taken: list[memoryview] = []
     while size:
         taken.append(pieces[0][:size])

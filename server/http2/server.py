@@ -144,7 +144,6 @@ class Server(grpc.aio.Server):
         await self._flush()
 
     async def _flush(self) -> None:
-        """Wait until the connections that are closing have sent everything."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_SECONDS):
                 await self._emptied.wait()

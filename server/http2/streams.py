@@ -126,7 +126,6 @@ class ConnectionStreams:
 
     @property
     def cut_bytes(self) -> int:
-        """Bytes of memory for streams that were ended here."""
         return CUT_BYTES * len(self._cut_off)
 
     @property
@@ -226,7 +225,6 @@ class ConnectionStreams:
             stream.incoming.drop()  # call and stream name each other: kept until a collection
 
     def reset(self, number: int, now: float) -> None:
-        """End the call of a stream that its caller has reset."""
         stream = self._open.get(number)
         if stream is None or now - stream.began_at < RAPID_S:
             self._budget.spend()
@@ -234,7 +232,6 @@ class ConnectionStreams:
             self._leave(stream)
 
     def fail(self, stream: HttpStream, code: ErrorCode) -> None:
-        """End the call of a stream on which its caller broke the protocol."""
         self._budget.spend()
         self._cut(stream.outgoing.number)
         self._sender.reset(stream.outgoing.number, code)

@@ -166,7 +166,6 @@ class Lengths:
                 self._keep(request, ran)
 
     def _keep(self, request: CheckedRequest, ran: ShapeClass) -> None:
-        """Keep a copy of a request to check."""
         parts = request.inputs.items()
         inputs = {name: part for name, part in parts if isinstance(part, bytes | memoryview)}
         if sum(map(len, inputs.values())) > MOST_BYTES:

@@ -197,7 +197,6 @@ class PlanContest:
         return self._ready[name]
 
     def took(self, ready: Executable, run_us: float, *, is_request: bool = True) -> None:
-        """Note the run time of a batch."""
         name = self._name_of(ready)
         if name is None:
             return
@@ -232,7 +231,6 @@ class PlanContest:
         return next((name for name, own in self._ready.items() if own is ready), None)
 
     def drop(self, name: str) -> None:
-        """Release a challenger, as its memory is needed."""
         self._contest.drop(name)
         self._settle()
 
@@ -302,6 +300,5 @@ class PlanContest:
 
 
 def _simplicity(candidate: PlanCandidate) -> tuple[bool, bool, bool]:
-    """Sorts the simplest first."""
     plan = candidate.plan
     return candidate.name in RUNTIMES, bool(plan.parts), not runs_in_sequence(plan)

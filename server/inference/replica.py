@@ -298,7 +298,6 @@ class ModelReplica:
 
     @property
     def scheduled_lengths(self) -> tuple[int, ...]:
-        """Lengths of its axis that it is scheduled for, ascending."""
         axis, shapes = self.lengths.axis, self.scheduled.values()
         return tuple(sorted({length_of(one, axis) for one in shapes})) if axis else ()
 
@@ -347,7 +346,6 @@ class ModelReplica:
     def _contest(
         self, key: tuple[ShapeClass, int], schedule: Schedule, ready: Executable
     ) -> PlanContest:
-        """Let requests choose from the candidates of a schedule."""
         contest = PlanContest(
             schedule,
             ready,
@@ -364,13 +362,11 @@ class ModelReplica:
         return contest
 
     def is_pinned(self, schedule: Schedule) -> bool:
-        """Whether a plan of a schedule serves whatever requests show."""
         names = [one.name for one in schedule.candidates if schedule.provenance.promoted]
         return self.policy.plan in names
 
     @property
     def contests(self) -> Sequence[tuple[ShapeClass, int, PlanContest]]:
-        """All contests, also decided ones, with their shape classes and batch sizes."""
         plans = self._plans.items()
         return [(*key, one.contest) for key, one in plans if one.contest is not None]
 
@@ -451,7 +447,6 @@ class ModelReplica:
             await self._open_session(self.batch_sizes[0], saved)
 
     async def _open_session(self, rows: int, part_saved: float | None = None) -> None:
-        """Open the session for any shape, tried with so many rows."""
         if not self.other_shapes.may_open:
             return
         program = self._to_run(self.profiled, rows).program

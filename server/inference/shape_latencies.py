@@ -150,7 +150,6 @@ class ShapeTimes:
         return self._curve.at(elements)
 
     def observe(self, elements: int, seconds: float, beside: int = 1) -> None:
-        """Learn from a run."""
         if not seconds > 0:  # shorter than its clock tells
             return
         if beside > 1:

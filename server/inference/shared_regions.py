@@ -166,7 +166,6 @@ class SharedRegions:
         return region
 
     def _check_room(self, owner: Owner, name: str) -> None:
-        """Refuse a name that cannot be used, or one region too many."""
         if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
             raise InvalidRequest(
                 f"a region's name is 1 to {MAX_NAME_CHARS} printable characters, not {name[:140]!r}"
@@ -216,7 +215,6 @@ class SharedRegions:
         return region
 
     def require_offered(self) -> None:
-        """Raise NotOffered unless the server was started with shared memory for clients."""
         if not self.is_offered:
             raise NotOffered(
                 "system shared memory is off on this server; "
@@ -249,7 +247,6 @@ def _check_window(descriptor: int, key: str, offset: int, size_bytes: int) -> No
 
 @contextmanager
 def _as_invalid(name: str) -> Iterator[None]:
-    """Raise errors of the operating system as InvalidRequest."""
     try:
         yield
     except OSError as error:

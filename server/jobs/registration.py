@@ -457,7 +457,6 @@ async def promote(
     services: JobServices,
     retry: RetryWhileRestarting,
 ) -> None:
-    """Let a promoted schedule serve, then tell the observers."""
     if schedule.provenance.promoted:
         await retry(lambda: services.models.swap(model, device.name, schedule))
     else:

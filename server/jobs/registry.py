@@ -70,7 +70,6 @@ class Registry:
         """End the jobs of a model version that other servers do."""
 
     async def changed(self) -> None:
-        """Wait until a stored job may have changed."""
         await asyncio.sleep(CHANGED_SECONDS)
 
     @asynccontextmanager

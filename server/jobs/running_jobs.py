@@ -254,7 +254,6 @@ class RunningJobs:
             saved.add_done_callback(partial(self._saved, live))
 
     def _saved(self, live: LiveJob, saved: asyncio.Future[None]) -> None:
-        """Log why a job's progress could not be stored, if it could not."""
         if saved.cancelled() or (error := saved.exception()) is None:
             return
         if isinstance(error, TakenOver):
@@ -312,7 +311,6 @@ class RunningJobs:
             self._storing.add_done_callback(log_failure)
 
     async def _store_ends(self) -> None:
-        """Store the ends of jobs that the disk did not take, trying until it takes them."""
         tries = 0
         while self._store.has_unstored_ends:
             tries += 1

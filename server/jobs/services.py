@@ -55,7 +55,6 @@ class JobServices:
 
     @asynccontextmanager
     async def keeping(self, digest: str) -> AsyncIterator[None]:
-        """Keep a model loaded on all devices, and its files, while the context is open."""
         async with AsyncExitStack() as kept:
             kept.enter_context(self.files.in_use(digest))
             for device in self.devices:

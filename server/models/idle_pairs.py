@@ -36,7 +36,6 @@ class IdlePairs:
         self._sleep = sleep
 
     async def run(self) -> None:
-        """Run pairs in idle time, until cancelled."""
         while True:
             await self._sleep(LOOK_S)
             await self.look()

@@ -49,7 +49,6 @@ class PaddingChecks:
         self._tolerance = tolerance
 
     async def run(self) -> None:
-        """Check what replicas keep for it, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             await self.look()
@@ -77,7 +76,6 @@ class PaddingChecks:
                     replica.forbid_padding(failure)
 
     async def look(self) -> None:
-        """Check the sample of each replica that has one."""
         for queued in list(self._replicas()):
             if queued.replica.lengths.sample is not None:
                 await self._quiet()

@@ -41,7 +41,6 @@ class VersionPolicies:
             self._models.configure(name, config)
 
     def config(self, name: str) -> ServingConfig:
-        """Serving configuration of a model, or ModelNotFound."""
         if not self._models.knows(name):
             raise ModelNotFound(name)
         return self._models.config(name)

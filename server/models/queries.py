@@ -47,7 +47,6 @@ class ModelQueries:
         return self._as_seen(await self._store.call(self._store.models))
 
     async def versions(self, name: str) -> list[ModelVersion]:
-        """All versions of one model, oldest first; or ModelNotFound."""
         return self._as_seen(await self._store.call(self._store.versions, name))
 
     async def find(self, name: str, version: str) -> ModelVersion:

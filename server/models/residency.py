@@ -89,7 +89,6 @@ class Residency:
         return True
 
     def has_room(self, model: ModelVersion) -> bool:
-        """Whether a version fits beside those that are in memory or are being loaded."""
         return self._fits(model.artefact, model)
 
     def is_wanted(self, model: ModelVersion) -> bool:

@@ -196,7 +196,6 @@ class ServingModels(KnownModels):
         replica.declare(config.interface)
 
     def served_version(self, name: str, version: int) -> Replicas | None:
-        """Replicas of one version, or None if it does not answer."""
         known = self.find(name, version)
         return None if known is None else known.served
 
@@ -360,7 +359,6 @@ class ServingModels(KnownModels):
         await _end(replicas)
 
     def using(self, digest: str, device: str) -> list[ModelVersion]:
-        """Versions with this digest that answer on a device."""
         return [
             known.row
             for known in self._all()

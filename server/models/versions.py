@@ -183,7 +183,6 @@ class KnownModels:
 
     @property
     def to_restore(self) -> list[ModelVersion]:
-        """Versions that served before the restart, and are not restored yet."""
         return [known.row for known in self._all() if known.now is Coming.RESTORING]
 
     def away(self, model: ModelVersion) -> None:

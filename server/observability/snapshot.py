@@ -199,7 +199,6 @@ def _models(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _allowance(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
-    """What the container may use, and how often it wanted more."""
     stopped = measured.throttled
     allowed = snapshot.cpus or None
     yield _family("braid_cpu_allowance", "CPUs that the server may use", (), [((), allowed)])

@@ -176,7 +176,6 @@ class GrpcPorts:
 
 
 def largest_message_bytes(settings: Settings) -> int:
-    """Bytes of the largest message that a server of gRPC takes."""
     limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
     return max(limit, UPLOAD_CHUNK_BYTES + 1024)
 

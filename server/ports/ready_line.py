@@ -65,7 +65,6 @@ def near_address(settings: Settings, port: int) -> str:
 
 
 def _command(settings: Settings, address: str, model: ModelToTry | None) -> str:
-    """Command that calls this server, on this machine."""
     if model is None:
         return register_command(settings, address)
     words = ["braid", "infer", model.name, "--input", "random"]

@@ -125,7 +125,6 @@ class Cluster:
             time.sleep(LOOK_SECONDS)
 
     def _status(self) -> tuple[str, str]:
-        """Return the application's status, and a line about it."""
         try:
             applications = self._serve.get_serve_details()["applications"]
         except (RuntimeError, ConnectionError) as error:

@@ -84,7 +84,6 @@ def _sections(configuration: str) -> list[list[str]]:
 
 
 def _replicas(section: Sequence[str]) -> list[str]:
-    """Return the lines of servers that are no backup."""
     servers = (line for line in section if line.split()[:1] == ["server"])
     return [line for line in servers if "backup" not in line.split()]
 

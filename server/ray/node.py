@@ -89,7 +89,6 @@ class NodeReplica:
         return self._load.take()
 
     async def __call__(self, _: Request) -> PlainTextResponse:
-        """Answer Ray Serve's HTTP port."""
         port = self._front.http_port
         text = f"REST, metrics and the console are on port {port} of each node.\n"
         return PlainTextResponse(text, status_code=404)

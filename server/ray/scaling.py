@@ -43,7 +43,6 @@ class LoadMeter:
         self._busy += sum(backlog > 0 for backlog in backlogs) / len(backlogs)
 
     def take(self) -> dict[str, float]:
-        """Return the means, and begin new ones."""
         if not self._samples:
             self.sample()
         means = {

@@ -88,7 +88,6 @@ class Configuration:
 
     @property
     def warning(self) -> str:
-        """Text that names what is passed over; empty: nothing is."""
         if not self.passed_over:
             return ""
         return f"passed over, as it changes no answer: {', '.join(self.passed_over)}"
@@ -176,7 +175,6 @@ def _checked(
 
 
 def _check_backend(platform: str, backend: str) -> None:
-    """Raise InvalidRequest for a backend that is not served, with what to do."""
     if platform in _PLATFORMS and backend in _BACKENDS:
         return
     asked = backend if backend not in _BACKENDS else platform
@@ -198,7 +196,6 @@ def _passed_over(message: Message, where: str) -> list[str]:
 
 
 def _batch_sizes(config: Any) -> tuple[int, ...]:
-    """Batch sizes to schedule: the preferred batch sizes, the largest, and 1."""
     sizes = {1, max(1, config.max_batch_size), *config.dynamic_batching.preferred_batch_size}
     return ModelOptions(tuple(sizes)).batch_sizes
 

@@ -202,6 +202,5 @@ def read_configuration(folder: ModelFolder, devices: Collection[str]) -> Configu
 
 
 def _passes(error: BraidError | OSError) -> bool:
-    """Return whether an error may be over without a change of the folder."""
     is_passing = isinstance(error, OSError | ResourceExhausted | Unavailable)
     return is_passing and not isinstance(error, PermissionError)

@@ -241,6 +241,5 @@ def behaviour_of(handler: Handler) -> Behaviour:
 def with_behaviour(
     handler: Handler, behaviour: Behaviour, read: Callable[[bytes], Any] | None = None
 ) -> Handler:
-    """Return a copy of a handler with another behaviour; ``read``: its deserializer."""
     make = _MAKERS[handler.request_streaming, handler.response_streaming]
     return make(behaviour, read or handler.request_deserializer, handler.response_serializer)

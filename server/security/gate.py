@@ -62,7 +62,6 @@ class Gate(grpc.aio.ServerInterceptor):
         return refusing(refusal)
 
     def admits(self, metadata: Any, needed: Role) -> bool:
-        """True if a call with this metadata may do what needs a role."""
         role = self._role(DescribedCall("", metadata))
         return role is not None and max(role, self._anonymous) >= needed
 

@@ -68,7 +68,6 @@ class BraidV1:
         )
 
     def unpacking(self, request: ReadRequest) -> Work[ReadRequest] | None:
-        """Return None: contents are raw."""
         return None
 
     def model_of(self, request: ReadRequest) -> tuple[str, str]:
@@ -89,7 +88,6 @@ class BraidV1:
         )
 
     def failure(self, request: ReadRequest, code: int, reason: str) -> bytes:
-        """Return an InferStreamResponse that says why a request failed."""
         error = wire.InferError(code=code, message=reason)
         failed = wire.InferStreamResponse(request_id=request.message.request_id, error=error)
         return failed.SerializeToString()
@@ -124,7 +122,6 @@ def _reply(
 
 
 def write_tensors(outputs: Mapping[str, OutputTensor]) -> list[Part]:
-    """Return the parts of a response that carry outputs, contents uncopied."""
     parts: list[Part] = []
     for name, tensor in outputs.items():
         data = tensor.data
@@ -134,7 +131,6 @@ def write_tensors(outputs: Mapping[str, OutputTensor]) -> list[Part]:
 
 @lru_cache(maxsize=1024)
 def _head_of(name: str, dtype: str, shape: tuple[int, ...], size_bytes: int) -> bytes:
-    """Return what stands before the content of an output in a response."""
     named = wire.Tensor(name=name, dtype=dtype, shape=shape).SerializeToString()
     tensor = named + wire_fields.head(_DATA, size_bytes)
     return wire_fields.head(_OUTPUTS, len(tensor) + size_bytes) + tensor
@@ -172,7 +168,6 @@ def write_stream_response(
     result: InferenceResult,
     us: int,
 ) -> list[Part]:
-    """Return the parts of a stream's response."""
     head = wire.InferStreamResponse(request_id=request.request_id).SerializeToString()
     response = wire_fields.field(_RESPONSE, write_response(request, version, tensors, result, us))
     return [head, *response]

@@ -51,7 +51,6 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             self.changed(name)
 
     def changed(self, name: str) -> None:
-        """Tell those who watch a name of its status."""
         for changed in self._watchers.get(name, ()):
             changed.set()
 
@@ -80,7 +79,6 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Watch(
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
-        """Yield the status of a name, and the latest one whenever it has changed."""
         await self._check(request.service, context)
         name, last, changed = request.service, None, asyncio.Event()
         del request  # which may have more than a name

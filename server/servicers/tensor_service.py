@@ -199,7 +199,6 @@ class TensorService:
     async def _answer(
         self, progress: _Progress, message: Any, context: Context, in_stream: bool
     ) -> Answer:
-        """Read, check, charge, compute and write one request."""
         resolved, replicas = progress.resolved, progress.resolved.served
         if replicas is not None:
             progress.served = replicas.any

@@ -105,7 +105,6 @@ class StoreFolder:
         _new(path).unlink(missing_ok=True)
 
     def remove(self, path: Path) -> None:
-        """Remove a file that was adopted, if it is there."""
         path.unlink(missing_ok=True)
         self.keep(path)
 

@@ -55,7 +55,6 @@ class Quota:
         self._uploads[caller] += 1
 
     def look(self) -> None:
-        """Read the size of the store in bytes from the disk."""
         if self._limits.max_bytes:
             with self._lock:
                 self._used_bytes = size_on_disk(self._root)
@@ -76,7 +75,6 @@ class Quota:
                 )
 
     def check_models(self, present: int) -> None:
-        """Raise ResourceExhausted if there may be no version more."""
         if present >= self._limits.max_models:
             raise ResourceExhausted(
                 f"{present} model versions are registered, and BRAID_MAX_MODELS allows no more; "

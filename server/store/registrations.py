@@ -137,7 +137,6 @@ class Registrations:
                     self.folder.adopt(part, path)
 
     def _keep(self, received: ReceivedUpload) -> None:
-        """Keep the files of an upload whose rows are stored."""
         for _, path in self._files_of(received):
             keep = partial(self.folder.keep, path)
             self._remove(keep, keep)

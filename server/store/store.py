@@ -379,7 +379,6 @@ class Store(Registrations):
 
 
 def _check_serves(model: ModelVersion) -> None:
-    """Raise PreconditionFailed unless a version serves."""
     remedies = {
         ModelStatus.LOADING: "wait until it does",
         ModelStatus.UNLOADED: "load it first",
@@ -413,7 +412,6 @@ def _wanted_schedules(
 
 
 def _needed_files(connection: Connection) -> tuple[set[str], set[str], set[str]]:
-    """Digests of uploads that jobs wait for, of artefacts and of samples."""
     present = models_table.present(connection)
     samples = {model.options.samples for model in present} - {""}
     artefacts = {model.artefact for model in present}

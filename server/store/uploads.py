@@ -104,7 +104,6 @@ class Upload:
             return ReceivedUpload(self._path, digest, self._size_bytes)
 
     def _close(self) -> None:
-        """Close and remove the file, unless it was adopted."""
         with self._lock:
             self._path.unlink(missing_ok=True)
             if self._file is not None:

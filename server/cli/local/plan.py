@@ -122,7 +122,6 @@ def _ids(graph: AbstractGraph, units: Sequence[int]) -> list[int]:
 
 
 def _print(graph: AbstractGraph, report: dict[str, Any]) -> None:
-    """Print the plan as text, operators by name."""
     names = dict(zip(graph.ids, graph.units.names, strict=True))
 
     def line(ids: Sequence[int]) -> str:

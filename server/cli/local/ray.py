@@ -72,7 +72,6 @@ def _add_numbers(deploy: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start Ray on this machine, deploy nodes, or print what others need for that."""
     # What needs Ray, or what the server is made of, is imported by the action that uses it.
     if find_spec("ray") is None:
         print(f"braid ray: {MISSING}", file=sys.stderr)

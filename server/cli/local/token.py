@@ -19,7 +19,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a new token and its line for a token file; with ``--hash`` the line of a given one."""
     # Imported here: no other subcommand needs what the server is made of.
     from braid.server.security.tokens import hashed, new_token
 

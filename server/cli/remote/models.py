@@ -101,7 +101,6 @@ def _at(model: Model, plan: ScheduleSummary) -> str:
 
 
 def print_details(model: Model) -> None:
-    """Print inputs, outputs, schedules (docs/concepts.md, "Speed-up"), and what was found out."""
     for kind, specs in (("input", model.inputs), ("output", model.outputs)):
         for spec in specs:
             say(f"{kind} {spec}")

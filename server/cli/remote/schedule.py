@@ -205,7 +205,6 @@ def _diff(client: Client, args: argparse.Namespace) -> int:
 
 
 def _print_contest(client: Client, args: argparse.Namespace, schedule: Schedule) -> None:
-    """Print how the candidates of a schedule fare in service."""
     for summary in client.model(args.name, version=args.version).schedules:
         contest, key = summary.contest, schedule.key
         is_shown = (summary.batch_size, summary.shapes) == (key.batch_size, key.shapes)

@@ -56,7 +56,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def changed(before: Serving, args: argparse.Namespace) -> Serving:
-    """The configuration as changed by the command line; raises InvalidArgument."""
     labels = dict(before.labels)
     for text in args.label:
         label, equals, version = text.partition("=")
@@ -81,7 +80,6 @@ def changed(before: Serving, args: argparse.Namespace) -> Serving:
 
 
 def versions_of(text: str) -> tuple[int | None, tuple[int, ...]]:
-    """Parse ``--versions`` into (latest, specific)."""
     if text == "all":
         return None, ()
     latest = text.startswith("latest:")

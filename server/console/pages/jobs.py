@@ -44,7 +44,6 @@ async def one_job(facts: Facts, job_id: str) -> Page:
 
 
 async def registration(facts: Facts) -> Page:
-    """Return the form that registers a model."""
     shown = {
         "planners": PLANNERS,
         "planner": PORTFOLIO,

@@ -158,7 +158,6 @@ def _phases(sums: Statistics) -> dict[str, str]:
 
 
 async def one_model(facts: Facts, name: str, version: str) -> Page:
-    """Return the page of one version: inputs, outputs, rates, schedules, jobs."""
     versions = await facts.queries.versions(name)
     model = await facts.queries.find(name, version)
     schedules = await facts.queries.schedules(model)
@@ -193,7 +192,6 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
 
 
 def _lengths(served: ModelReplica) -> Markup:
-    """Return the histogram of a model whose requests are padded, with its scheduled lengths."""
     axis, rows, scheduled = served.lengths.axis, served.lengths.rows, served.scheduled_lengths
     if axis is None or not (rows or scheduled):
         return Markup()
@@ -257,7 +255,6 @@ def _precision(model: ModelVersion) -> str:
 
 
 def _no_schedule(model: ModelVersion) -> str:
-    """Return what an empty list of schedules means."""
     if model.state.has_failed:
         return f"no schedule: this version has {model.state.word}"
     if model.state is ModelStatus.SERVING:

@@ -68,14 +68,11 @@ async def one_schedule(facts: Facts, at: ScheduleAddress, zoom: int | None) -> P
 
 
 def _picture(which: Drawn, zoom: int | None) -> tuple[int, Markup]:
-    """Draw a schedule; returns the zoom, and the picture."""
     zoom = zoom or legible_zoom(which.tracks)
     return zoom, Markup(pictures.svg(which, zoom))
 
 
 def _others(shown: Placed, all_of_model: Sequence[Placed]) -> list[tuple[str, Placed]]:
-    """Return the other schedules of the model at these shapes, each with a name."""
-
     def size(of: Placed) -> int:
         return of.schedule.key.batch_size
 
@@ -101,7 +98,6 @@ def _stages(which: Drawn) -> Iterator[StageRow]:
 
 
 async def comparison(facts: Facts, first: ScheduleAddress, second: ScheduleAddress) -> Page:
-    """Return the page of two schedules on one axis, and what differs."""
     sides = [await facts.drawn(*await facts.schedule(at)) for at in (first, second)]
     difference = compare(sides[0].schedule, sides[1].schedule)
     shown = {

@@ -58,7 +58,6 @@ class FileCache:
 
     @contextmanager
     def in_use(self, digest: str) -> Iterator[None]:
-        """Keep the files of a digest while the context is open."""
         self._users[digest] += 1
         try:
             yield
@@ -103,7 +102,6 @@ class FileCache:
         return True
 
     def _unlink(self, path: Path) -> None:
-        """Remove a file, or an artefact as a whole. Blocks."""
         if path.parent == self.folder.artefacts:
             self.folder.remove_artefact(path.name)
         else:

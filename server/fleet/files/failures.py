@@ -57,7 +57,6 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def lacks_bucket(error: BaseException) -> bool:
-    """True if the whole bucket or container does not exist."""
     return (
         re.search(r"NoSuchBucket|ContainerNotFound|bucket does not exist", str(error)) is not None
     )
@@ -71,7 +70,6 @@ def is_full(error: BaseException) -> bool:
 
 
 def no_room() -> ResourceExhausted:
-    """Return the error of a put for which there is no room."""
     return ResourceExhausted(
         "the shared files (BRAID_FILES) take nothing more: they are full, or over their quota; "
         "delete models or make room there, then try again",
@@ -83,7 +81,6 @@ class FailureLog:
     """The failures of one shared place: the first is logged, and the recovery."""
 
     def __init__(self, where: str) -> None:
-        """``where`` is the place, as the operator gave it."""
         self._where = where
         self._is_failing = False
 

@@ -82,7 +82,6 @@ class Fetches:
                     raise
 
     async def _fetch(self, kind: FileKind, digest: str) -> None:
-        """Fetch the first object that is sound."""
         store = self._store
         objects = await store.call(store.find_objects, f"{kind.name}/{digest}")
         for stored in objects:

@@ -216,7 +216,6 @@ class ObjectFiles(Files):
 
     @asynccontextmanager
     async def _as_file(self, kind: FileKind, path: Path) -> AsyncIterator[Path]:
-        """Yield a file of the bytes to put."""
         if not kind.is_folder:
             yield path
             return

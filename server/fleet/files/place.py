@@ -214,7 +214,6 @@ class ObjectPlace:
                 await self._watched("delete", obstore.delete_async(self._store, key))
 
     async def _holds_files(self) -> bool:
-        """True if an object has a key as servers give them."""
         with self._failures.watching("list"):
             async for objects in obstore.list(self._store, chunk_size=500):
                 if any(_KEY.fullmatch(entry["path"]) for entry in objects):

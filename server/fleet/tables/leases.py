@@ -102,7 +102,6 @@ def has_expired(connection: Connection) -> ColumnElement[bool]:
 
 
 def forget_jobs(connection: Connection) -> None:
-    """Delete the leases of jobs that are forgotten themselves."""
     names = select(JOB + jobs.c.id)
     connection.execute(
         delete(leases)

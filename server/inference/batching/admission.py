@@ -57,7 +57,6 @@ class DeviceLoad:
             )
 
     def full(self, queue: ModelQueue, lane: Lane, over: int) -> QueueFull:
-        """Return the refusal of a request for which ``over`` rows too many wait."""
         return QueueFull(
             f"{queue.requests} requests with {queue.rows} rows wait for this model already; "
             "send fewer at once or try again",
@@ -92,6 +91,5 @@ class DeviceLoad:
             )
 
     def _retry_after_s(self, lane: Lane, rows: int) -> float:
-        """Seconds until ``rows`` of the rows that wait now will be gone."""
         seconds = self.free_s() + lane.table.clearing_s(rows)
         return min(max(SHORTEST_RETRY_S, seconds), LONGEST_RETRY_S)

@@ -145,7 +145,6 @@ class BatchRunner:
         return was_strike
 
     def _learn(self, batch: Batch, ran: BatchResult, spent_s: float) -> None:
-        """Correct the estimates that the batch was sent with."""
         batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
         compute_s = (ran.compute_us or 1) / 1e6  # it took less than its clock tells, not nothing
         batch.lane.table.observe(batch.size, compute_s, batch.beside)

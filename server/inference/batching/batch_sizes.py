@@ -52,7 +52,6 @@ class ArrivalRate:
         self._last: float | None = None
 
     def arrived(self, now: float, rows: int) -> None:
-        """Count ``rows`` rows that arrived at ``now``, in seconds."""
         if self._last is not None:
             gap = (now - self._last) / rows
             old = gap if self._gap_s is None else self._gap_s

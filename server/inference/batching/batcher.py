@@ -161,7 +161,6 @@ class Batcher:
         return self._load.full(queue, queue.next_lane(), 1)
 
     async def drain(self, model: ModelReplica | None = None) -> None:
-        """Wait until nothing is queued or running (for ``model``)."""
         while any(
             not queue.is_empty or any(batch.queue is queue for batch in self._in_flight.values())
             for at, queue in self._queues.items()
@@ -172,7 +171,6 @@ class Batcher:
             await progress
 
     def forget(self, model: ModelReplica) -> None:
-        """Drop the (empty) queue of a model that is gone."""
         self._queues.pop(model, None)
 
     # -- forming batches ----------------------------------------------------------------------
@@ -271,7 +269,6 @@ class Batcher:
             self._start(queue, lane, pieces, rows, now, way.beside)
 
     def _taken_from(self, queue: ModelQueue) -> None:
-        """Take note that less waits in a queue."""
         queue.tell()
         if queue.is_empty:
             self._waiting.pop(queue, None)

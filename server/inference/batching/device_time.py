@@ -69,11 +69,9 @@ class DeviceTime:
         return self._used(queue) >= IN_FLIGHT - _ROUNDING
 
     def takes(self, beside: int, queue: ModelQueue) -> bool:
-        """Return whether a queue may send one of ``beside`` batches side by side now."""
         return self._used(queue) + 1 / beside <= IN_FLIGHT + _ROUNDING
 
     def is_free(self, beside: int, queue: ModelQueue) -> bool:
-        """Return whether one of ``beside`` batches side by side could begin now."""
         return not self._began or self._used(queue) + 1 / beside <= 1 + _ROUNDING
 
     def free_at(self, beside: int, queue: ModelQueue) -> float:

@@ -272,7 +272,6 @@ class DeviceExecution:
             self._free(run.model, run.ready, run.offset)
 
     def _free(self, model: ModelReplica, ready: Executable, offset: int | None) -> None:
-        """Give the slot back, if there is one, and the executable."""
         if offset is not None:
             self._device.arena.release(offset)
             self._slot_freed.set()

@@ -50,7 +50,6 @@ class Ticket:
         return self.result.done()
 
     def is_late(self, now: float) -> bool:
-        """Return whether the deadline has passed; ``now`` by the batcher's clock."""
         return self.deadline is not None and self.deadline <= now
 
     def take(self, rows: int) -> Piece:
@@ -78,7 +77,6 @@ class Ticket:
             self.ended_without_result()
 
     def close(self) -> None:
-        """End without a result, unless there is one."""
         if self.result.cancel() or self.result.cancelled():
             self.ended_without_result()
         else:
@@ -164,7 +162,6 @@ class Lane:
         self._levels: dict[int, Level] = {}  # by priority, ascending; none is empty
 
     def add(self, number: int, ticket: Ticket) -> None:
-        """Queue a ticket behind those of its priority."""
         priority = ticket.request.priority
         if priority not in self._levels:
             self._levels[priority] = Level()
@@ -202,7 +199,6 @@ class Lane:
         return sum(len(level.tickets) for level in self._levels.values())
 
     def rows_before(self, priority: int) -> int:
-        """Return the rows that a new ticket of this priority would wait behind."""
         return sum(level.rows for other, level in self._levels.items() if other <= priority)
 
 

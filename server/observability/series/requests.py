@@ -67,7 +67,6 @@ class Duration:
 
     @staticmethod
     def of(durations: Iterable[Distribution]) -> Duration:
-        """Sum up durations in seconds."""
         each = list(durations)
         return Duration(sum(one.count for one in each), round(sum(one.sum for one in each) * 1e9))
 

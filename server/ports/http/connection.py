@@ -295,7 +295,6 @@ class CallerConnection(HttpToolsProtocol):
     # -- phases ---------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Enter the phase that the connection is in now."""
         phase = self._now()
         if phase is self._phase:
             return

@@ -102,7 +102,6 @@ def raw_bytes(name: str, datatype: str, contents: Any) -> Work[bytes]:
 
 
 def _numbers(name: str, datatype: str, values: list[Any]) -> bytes:
-    """Return numbers in the raw form."""
     field, element = TYPED[datatype]
     array, dtype = np.array(values, _WIDE[field]), np.dtype(element)
     if dtype.kind in "iu":

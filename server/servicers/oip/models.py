@@ -95,7 +95,6 @@ class ModelMethods:
         )
 
     async def _present(self, request: Any, context: Context) -> ModelReplica:
-        """Return the model that a request names, loaded first if it is not in memory."""
         limit_s = context.time_remaining()
         deadline = None if limit_s is None else monotonic() + limit_s
         resolved = self._models.for_request(request.name, request.version)

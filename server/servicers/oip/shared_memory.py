@@ -31,7 +31,6 @@ class SharedMemoryMethods:
         return response
 
     async def SystemSharedMemoryRegister(self, request: Any, context: Context) -> Any:
-        """Register a part of a shared memory object under a name for requests."""
         owner, size_bytes = owner_of(context), request.byte_size
         self._regions.register(owner, request.name, request.key, request.offset, size_bytes)
         return messages.SystemSharedMemoryRegisterResponse()
@@ -47,6 +46,5 @@ class SharedMemoryMethods:
 
 
 def owner_of(context: Context) -> Digest:
-    """Return the owner that a caller's shared memory belongs to, by its token."""
     metadata = context.invocation_metadata() or ()
     return owner_in({key: value for key, value in metadata if isinstance(value, str)})

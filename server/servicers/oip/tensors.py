@@ -136,7 +136,6 @@ class OpenInference:
         )
 
     def failure(self, request: SplitMessage, _: int, reason: str) -> bytes:
-        """Return a ModelStreamInferResponse that says why a request failed."""
         named = messages.ModelInferResponse(
             model_name=request.message.model_name, id=request.message.id
         )
@@ -292,7 +291,6 @@ def _written_to_region(
 
 
 def write_reply(reply: SplitMessage) -> list[Part]:
-    """Return the parts of a response, contents uncopied."""
     parts: list[Part] = [reply.message.SerializeToString()]
     for content in reply.raw_contents:
         parts += [wire_fields.head(_RAW_OUTPUTS, len(content)), content]

@@ -104,11 +104,9 @@ class HttpCall:
         self._callbacks.clear()
 
     def headers(self) -> dict[str, str]:
-        """Headers of the answer that tell its request id."""
         return {name: value for name, value in self._trailing if name == "braid-request-id"}
 
     def failure(self) -> Response:
-        """Return the answer of an RPC that was ended with a status."""
         headers = self.headers()
         trailing = dict(self._trailing)
         if (after_ms := trailing.get("braid-retry-after-ms")) is not None:

@@ -94,7 +94,6 @@ async def encoded(body: bytes, encoding: str) -> bytes:
 
 
 async def encoded_pieces(pieces: AsyncIterator[Part], encoding: str) -> AsyncIterator[Part]:
-    """Yield a compressed body, as its pieces come."""
     stream = zlib.compressobj(_LEVEL, wbits=_WINDOW_BITS[encoding])
     async for piece in pieces:
         if compressed := await asyncio.to_thread(stream.compress, piece):

@@ -231,7 +231,6 @@ def _shape(body: JsonBody, given: Mapping[str, Any], where: str) -> list[int]:
 
 
 def _written(reply: SplitMessage, request: RestRequest) -> list[Part]:
-    """Return the parts of an answer without tensors in JSON, binary contents uncopied."""
     sent = _sent(reply, request)
     head, binary = b"".join(_texts(reply, sent)), _binary(reply, sent)
     request.answer.json_bytes = len(head) if binary else None
@@ -239,7 +238,6 @@ def _written(reply: SplitMessage, request: RestRequest) -> list[Part]:
 
 
 def _written_later(reply: SplitMessage, request: RestRequest) -> Work[bytes | LaterReply]:
-    """Return an answer with tensors in JSON."""
     sent, texts = _sent(reply, request), request.texts or _texts
     binary = _binary(reply, sent)
     in_json = [at for at, how in enumerate(sent) if how is _Sent.IN_JSON]
@@ -300,7 +298,6 @@ def _binary(reply: SplitMessage, sent: Sequence[_Sent]) -> list[Part]:
 def _texts(
     reply: SplitMessage, sent: Sequence[_Sent], elements: int = PIECE_ELEMENTS
 ) -> Iterator[bytes]:
-    """Yield the JSON of an answer in pieces."""
     message = reply.message
     shown: dict[str, Any] = {
         "model_name": message.model_name,

@@ -105,7 +105,6 @@ def read_nothing(given: dict[str, Any], message: Any) -> None:
 
 
 def read_index(given: dict[str, Any], message: Any) -> None:
-    """Fill a RepositoryIndexRequest."""
     message.ready = _typed(given, "ready", bool, False)
 
 
@@ -132,7 +131,6 @@ def _from_base64(text: str) -> Work[bytes]:
 
 
 def read_unload(given: dict[str, Any], message: Any) -> None:
-    """Fill a RepositoryModelUnloadRequest."""
     for name, value in parameters_of(given).items():
         set_parameter(name, value, message.parameters[name])
 
@@ -152,7 +150,6 @@ def read_pin_plan(given: dict[str, Any], message: Any) -> None:
 
 
 def read_region(given: dict[str, Any], message: Any) -> None:
-    """Fill a SystemSharedMemoryRegisterRequest."""
     message.key = _typed(given, "key", str, "")
     for name in ("offset", "byte_size"):
         value = _typed(given, name, int, 0)
@@ -162,7 +159,6 @@ def read_region(given: dict[str, Any], message: Any) -> None:
 
 
 def read_log_settings(given: dict[str, Any], message: Any) -> None:
-    """Fill a LogSettingsRequest."""
     for name, value in given.items():
         setting = message.settings[name]
         if value is not None:

@@ -56,7 +56,6 @@ class RestServices:
 
 
 def rest_routes(services: RestServices) -> list[BaseRoute]:
-    """Return the routes of all operations, and of the document that describes them."""
     routes: list[BaseRoute] = [
         _ENDPOINTS.get(operation.form, AnswerOperation)(operation, services).route()
         for operation in OPERATIONS
@@ -81,7 +80,6 @@ class AnswerOperation:
         return Route(self._operation.path, self, methods=[self._operation.method])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; its call ends when the answer is taken."""
         request = Request(scope, receive)
         call = HttpCall(request)
         try:
@@ -158,7 +156,6 @@ class Predict(Infer):
     async def reading(
         self, body: bytes, request: Request, name: str, version: str
     ) -> Work[RestRequest]:
-        """Return the work of reading a body by the datatypes of the model's inputs."""
         models = self._services.models
         replicas = await models.present(models.for_request(name, version), None)
         return read_predict(body, name, version, replicas.any.inputs)

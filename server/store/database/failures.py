@@ -79,7 +79,6 @@ def failure_of(error: DBAPIError) -> BraidError | None:
 
 
 def _reason(error: DBAPIError) -> str:
-    """First line of what the database said."""
     return str(error.orig).strip().split("\n", 1)[0][:200]
 
 

@@ -17,11 +17,9 @@ _OF_MODELS = select(models.c.sha256).distinct()
 
 
 def remember(connection: Connection, files: Iterable[str]) -> None:
-    """Know files from now on, for good."""
     for sha256 in files:
         put_row(connection, digests, {"sha256": sha256})
 
 
 def known(connection: Connection) -> set[str]:
-    """Digests of all files that the database was told of."""
     return set(connection.scalars(union(select(digests.c.sha256), _OF_MODELS)))

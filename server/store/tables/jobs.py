@@ -82,7 +82,6 @@ def request_cancels(connection: Connection, name: str, version: int) -> None:
 
 
 def get(connection: Connection, job_id: str) -> JobRecord:
-    """Return one job. Raises JobNotFound: there is none."""
     row = connection.execute(_GET, {"job_id": job_id}).first()
     if row is None:
         raise JobNotFound(job_id[:100])

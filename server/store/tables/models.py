@@ -58,7 +58,6 @@ def add(
 
 
 def put(connection: Connection, model: ModelVersion) -> None:
-    """Store a version as it is given, in place of what its number stood for before."""
     put_row(connection, models, _to_row(model) | {"deleted_unix": None})
 
 
@@ -77,7 +76,6 @@ def of_bytes(connection: Connection, sha256: str) -> list[ModelVersion]:
 
 
 def count(connection: Connection) -> int:
-    """How many versions are not deleted, without reading them."""
     return connection.scalars(_COUNT).one()
 
 
