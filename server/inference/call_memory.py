@@ -45,18 +45,6 @@ class MemoryLimits:
     all_bytes: int
 
 
-class Account(Protocol):
-    """Account that requests are charged to: a stream, or the connection of a single call."""
-
-    async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
-        """Charge a request and its answer, as soon as there is room, or raise DeadlineExceeded.
-
-        ``size_bytes`` None counts as a stream's limit; ``deadline`` is by the event loop's clock.
-        """
-
-    def change(self, held_bytes: int, unread_bytes: int) -> None: ...
-
-
 class Charge:
     """Bytes that one request holds until ``release``. Belongs to the event loop."""
 
@@ -275,6 +263,10 @@ class ConnectionMemory:
     # -- requests and answers -------------------------------------------------------------------
 
     async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
+        """Charge a request and its answer, as soon as there is room, or raise DeadlineExceeded.
+
+        ``size_bytes`` None counts as a stream's limit; ``deadline`` is by the event loop's clock.
+        """
         size = self.all_calls.limits.stream_bytes if size_bytes is None else size_bytes
         await self.enter(size, deadline)
         return Charge(self, self, size, None)
@@ -404,3 +396,7 @@ class StreamMemory:
         if self._queue.waiting:
             self._queue.let_in()
         self._changed.set()
+
+
+Account = ConnectionMemory | StreamMemory
+"""Account that requests are charged to: a stream, or the connection of a single call."""

@@ -129,7 +129,6 @@ class ModelReplica:
         self.strikes = Strikes()  # of the version on all devices
         self.metadata = report.metadata
         self.declare(Interface())
-        self._imported = imported
         shapes = imported.at_shapes()
         self.scheduled = {one.shapes_text: self._class_of(one) for one in shapes}  # by the text
         self.schedule_keys = _keys(shapes, device.device_key, lambda one: one.batch_sizes)

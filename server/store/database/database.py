@@ -10,13 +10,19 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from braid.server.store.database.failures import is_lost, may_repeat, stood_still, was_silent
+from braid.server.store.database.failures import (
+    SharedWatch,
+    is_lost,
+    may_repeat,
+    stood_still,
+    was_silent,
+)
+from braid.server.store.disk import DiskWatch
 
 REPEAT_SECONDS = 5.0
 """A transaction is begun again for so long after it began first."""
@@ -33,20 +39,10 @@ T = TypeVar("T")
 Change = Callable[[Connection], T]
 
 
-class FailureWatch(Protocol):
-    """Interface of what turns errors of a database into errors for callers."""
-
-    def reading(self) -> AbstractContextManager[None]:
-        """Surround a read."""
-
-    def writing(self) -> AbstractContextManager[None]:
-        """Surround a write."""
-
-
 class Database:
     """Engine of a store's database, and what happens to its errors. For all threads."""
 
-    def __init__(self, engine: Engine, readers: Engine, watch: FailureWatch) -> None:
+    def __init__(self, engine: Engine, readers: Engine, watch: DiskWatch | SharedWatch) -> None:
         self.engine = engine
         self._readers = readers
         self._watch = watch
