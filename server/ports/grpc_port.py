@@ -23,8 +23,7 @@ from braid.server.observability.tracing import Sampling, start_tracing
 from braid.server.rpc.guarding import Guarding
 from braid.server.security.addresses import check_exposure, network_of
 from braid.server.security.certificates import Certificates, TlsFiles
-from braid.server.security.gate import Gate
-from braid.server.security.started import Started
+from braid.server.security.gate import Gate, Started
 from braid.server.security.tokens import OPEN, Role, Tokens, TokenSource
 from braid.server.settings import Settings
 

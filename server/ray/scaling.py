@@ -8,9 +8,9 @@ count of requests does not. Waiting alone would let a fleet shrink that is busy 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 WAITING_MS, BUSY = "waiting_ms", "busy"
 """Statistics of a node: mean expected waiting in milliseconds, and part of the time at work."""
@@ -53,20 +53,6 @@ class LoadMeter:
         return means
 
 
-class ScalingContext(Protocol):
-    """What Ray Serve tells a policy."""
-
-    @property
-    def current_num_replicas(self) -> int: ...
-
-    @property
-    def target_num_replicas(self) -> int: ...
-
-    @property
-    def aggregated_metrics(self) -> Mapping[str, Mapping[Any, float]] | None:
-        """Statistic, node, mean of the period looked back over."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExpectedWaiting:
     """Policy of Ray Serve's autoscaler: as many nodes as keep waiting and busyness at targets.
@@ -82,9 +68,9 @@ class ExpectedWaiting:
         if not (self.target_waiting_ms > 0 and 0 < self.target_busy <= 1):
             raise ValueError("target_waiting_ms is above 0, target_busy above 0 and at most 1")
 
-    def __call__(self, context: ScalingContext) -> tuple[float, dict[str, Any]]:
+    def __call__(self, context: Any) -> tuple[float, dict[str, Any]]:
         """Return the number of nodes wanted, not rounded, and no state."""
-        metrics = context.aggregated_metrics or {}
+        metrics = context.aggregated_metrics or {}  # by statistic and node
         waiting, busy = metrics.get(WAITING_MS, {}), metrics.get(BUSY, {})
         loads = [self._load(waiting[node], busy.get(node, 0.0)) for node in waiting]
         if not loads:

@@ -135,3 +135,22 @@ class Gate(grpc.aio.ServerInterceptor):
             key: value for key, value in details.invocation_metadata or () if isinstance(value, str)
         }
         return self._tokens.role_in(metadata)
+
+
+class Started(grpc.aio.ServerInterceptor):
+    """Interceptor that lets calls wait until the server knows its models; health is told at once.
+
+    So the ports are open from the beginning: who connects early need not try again later, which
+    gRPC's clients do after a second and more. Belongs to the event loop.
+    """
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.event.set()
+
+    async def intercept_service(
+        self, continuation: Callable[[Details], Awaitable[Handler | None]], details: Details
+    ) -> Handler | None:
+        if not self.event.is_set() and needed_role(details.method) is not Role.ANYONE:
+            await self.event.wait()
+        return await continuation(details)

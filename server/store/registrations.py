@@ -27,7 +27,6 @@ from braid.server.store.records import (
     Registration,
     check_model_name,
 )
-from braid.server.store.tables import digests, placed
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
 from braid.server.store.uploads import Upload
@@ -151,9 +150,9 @@ class Registrations:
     def _place(self, connection: Connection, model: ModelVersion, device_keys: str) -> Registration:
         if models_table.find(connection, model.name, model.version) is None:
             self._quota.check_models(models_table.count(connection))
-        digests.remember(connection, [model.sha256])
+        models_table.remember(connection, [model.sha256])
         self._hold_files(connection, model)
-        job, replaces = placed.place(connection, model, device_keys)
+        job, replaces = jobs_table.place(connection, model, device_keys)
         if replaces:
             model = replace(model, state=ModelStatus.SERVING)
         return self._granted(connection, Registration(model, job, True, replaces))
@@ -188,7 +187,7 @@ class Registrations:
         device_keys: str,
         version: int | None,
     ) -> Registration:
-        digests.remember(connection, {received.sha256, options.samples} - {""})
+        models_table.remember(connection, {received.sha256, options.samples} - {""})
         present = models_table.present(connection, name)
         versions = [
             row

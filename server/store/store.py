@@ -48,9 +48,9 @@ from braid.server.store.records import (
     WhichSchedules,
 )
 from braid.server.store.registrations import Registrations
-from braid.server.store.tables import digests, placed, serving
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
+from braid.server.store.tables import serving
 
 log = logging.getLogger("braid.store")
 
@@ -193,7 +193,7 @@ class Store(Registrations):
 
     def _recover(self, files: StoredFiles) -> None:
         """Finish deletions that a crash cut off; remove unused files. StartupError: none known."""
-        recorded = self._transactions.read(digests.known)
+        recorded = self._transactions.read(models_table.remembered)
         if why := files.why_strange(recorded):
             raise StartupError(f"the store's database {self._database.engine.url} {why}")
         self._transactions.write(self._recover_rows)
@@ -227,7 +227,7 @@ class Store(Registrations):
     # Models.
 
     models = read_method(models_table.present)
-    placed = read_method(placed.every)
+    placed = read_method(models_table.placed_versions)
     find_model = read_method(models_table.get)
     set_model_state = write_method(models_table.set_state, "models")
 
@@ -240,7 +240,7 @@ class Store(Registrations):
 
         def serve(connection: Connection) -> str | None:
             self._hold_artefact(connection, model)
-            digests.remember(connection, [model.artefact])
+            models_table.remember(connection, [model.artefact])
             stored = models_table.find(connection, model.name, model.version)
             if stored is None:
                 return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -12,7 +13,8 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select,
 from braid.core.errors import JobNotFound
 from braid.server.store.records import JobRecord, JobStatus, ModelStatus, ModelVersion
 from braid.server.store.tables import models as models_table
-from braid.server.store.tables.schema import jobs, models
+from braid.server.store.tables.dialects import put_row
+from braid.server.store.tables.schema import jobs, models, placed
 
 ENDED = [state.value for state in JobStatus if state.has_ended]
 _FIELDS = JobRecord.__slots__
@@ -150,3 +152,17 @@ def from_row(row: Row[Any]) -> JobRecord:
     fields = {name: getattr(row, name) for name in _FIELDS}
     fields["state"] = JobStatus(row.state)
     return JobRecord(**fields)
+
+
+def place(connection: Connection, model: ModelVersion, device_keys: str) -> tuple[JobRecord, bool]:
+    """Add a job that makes ``model`` serve under its number, whatever had that number before.
+
+    Returns the job, and whether the version serves: then its row stays as it is until the job
+    makes the new bytes serve.
+    """
+    before = models_table.find(connection, model.name, model.version)
+    serves = before is not None and before.state is ModelStatus.SERVING
+    if not serves:
+        models_table.put(connection, replace(model, state=ModelStatus.LOADING))
+    put_row(connection, placed, {"name": model.name, "version": model.version})
+    return add(connection, model, device_keys), serves

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, union, update
 
 from braid.compiler.options import ModelOptions, options_from_json
 from braid.core.errors import ModelNotFound, PreconditionFailed, VersionNotFound
 from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.tables.dialects import put_row
-from braid.server.store.tables.schema import lengths, models, placed
+from braid.server.store.tables.schema import digests, lengths, models, placed
 
 _FIELDS = [name for name in ModelVersion.__slots__ if name != "own_artefact"]
 
@@ -23,6 +24,8 @@ _PRESENT = (
 _VERSIONS = _PRESENT.where(models.c.name == bindparam("model"))
 _OF_BYTES = _PRESENT.where(models.c.sha256 == bindparam("bytes"))
 _COUNT = select(func.count()).where(models.c.deleted_unix.is_(None))
+_FILES = union(select(digests.c.sha256), select(models.c.sha256).distinct())
+_PLACED = select(placed)
 _THIS = (models.c.name == bindparam("model"), models.c.version == bindparam("number"))
 _CHANGE = update(models).where(*_THIS, models.c.deleted_unix.is_(None))
 
@@ -135,6 +138,24 @@ def refuse_padding(connection: Connection, model: ModelVersion, reason: str) -> 
     seen = {"padding_failure": padding_failure(connection, model) or reason}
     row = {"name": model.name, "version": model.version, "sha256": model.sha256, "seen": seen}
     put_row(connection, lengths, row)
+
+
+def remember(connection: Connection, files: Iterable[str]) -> None:
+    """Note files, with the rows that need them first, as those of this database.
+
+    Others are not this database's to remove: it may be new, older, or the wrong one.
+    """
+    for sha256 in files:
+        put_row(connection, digests, {"sha256": sha256})
+
+
+def remembered(connection: Connection) -> set[str]:
+    return set(connection.scalars(_FILES))
+
+
+def placed_versions(connection: Connection) -> set[tuple[str, int]]:
+    """Versions that a model repository put in place."""
+    return {(row.name, row.version) for row in connection.execute(_PLACED)}
 
 
 def artefacts(connection: Connection) -> set[str]:
