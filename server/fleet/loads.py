@@ -12,22 +12,13 @@ from dataclasses import dataclass, replace
 from time import monotonic
 
 from braid.compiler.retries import PAUSES_S, RetryPauses
-from braid.core.errors import (
-    BraidError,
-    DamagedArtefact,
-    InvalidArtefact,
-    Unavailable,
-    WorkerFault,
-)
-from braid.server.jobs.registration import serve_again
+from braid.core.errors import Unavailable
 from braid.server.jobs.services import JobServices
+from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelStatus, ModelVersion
 
 log = logging.getLogger("braid.fleet")
-
-AT_ONCE = 4
-"""Number of models whose files are fetched and read at the same time."""
 
 TRIES = 3
 """Tries of a device that restarts, within one load."""
@@ -57,9 +48,9 @@ class Loads:
     ) -> None:
         """Begin nothing yet; ``clock`` counts seconds."""
         self.services = replace(services, retry_pauses=RetryPauses(PAUSES_S[:TRIES]))
+        self._restore = Restore(self.services, models, is_shared=True)
         self._models = models
         self._clock = clock
-        self._places = asyncio.Semaphore(AT_ONCE)
         self._running: dict[tuple[str, int], tuple[ModelVersion, asyncio.Task[None]]] = {}
         self._failures: dict[tuple[str, int], _Failure] = {}
 
@@ -115,18 +106,18 @@ class Loads:
             self._models.give_up(row)
 
     async def _load(self, row: ModelVersion) -> None:
-        try:
-            async with self._places:
-                await serve_again(row, self.services)
-        except (DamagedArtefact, InvalidArtefact) as error:
-            folder = self.services.store.folder  # the next try fetches it again
-            await asyncio.to_thread(folder.remove_artefact, row.artefact)
-            self._failed(row, error)
-        except Exception as error:
-            self._failed(row, error)
-        else:
+        """Load a version, and note a failure: schedules are looked at by themselves."""
+        problem = await self._restore.serve_stored(row)
+        if problem is None:
             self._failures.pop((row.name, row.version), None)
             log.info("serves as on other nodes", extra={"model": row.name, "version": row.version})
+        elif not self._answers(row):
+            before = self._failure(row)
+            count = 0 if before is None else before.count
+            again_at = self._clock() + AGAIN_S[min(count, len(AGAIN_S) - 1)]
+            is_passing = isinstance(problem, Unavailable)
+            failure = _Failure(row, count + 1, again_at, is_passing)
+            self._failures[row.name, row.version] = failure
 
     def _failure(self, row: ModelVersion) -> _Failure | None:
         failure = self._failures.get((row.name, row.version))
@@ -135,21 +126,3 @@ class Loads:
     def _answers(self, row: ModelVersion) -> bool:
         replicas = self._models.served_version(row.name, row.version)
         return replicas is not None and replicas.any.model.is_same(row)
-
-    def _failed(self, row: ModelVersion, error: Exception) -> None:
-        """Note a failure, unless the version answers: its schedules are looked at by themselves."""
-        facts = {"model": row.name, "version": row.version}
-        if not isinstance(error, BraidError):
-            log.error("a model is not loaded", exc_info=error, extra=facts)
-            error = WorkerFault("internal error; the server's log has more")
-        if self._answers(row):
-            return
-        before = self._failure(row)
-        count = 0 if before is None else before.count
-        pause_s = AGAIN_S[min(count, len(AGAIN_S) - 1)]
-        is_passing = isinstance(error, Unavailable)
-        failure = _Failure(row, count + 1, self._clock() + pause_s, is_passing)
-        self._failures[row.name, row.version] = failure
-        self._models.restored(row, error)
-        extra = {**facts, "reason": str(error), "again_in_s": pause_s}
-        log.error("a model does not serve here", extra=extra)

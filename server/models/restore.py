@@ -138,15 +138,15 @@ class Restore:
         """Load a version, unless it is loaded or gone by now; the caller has the turn."""
         if not self._models.is_coming(model.name, model.version):
             return None
-        async with self._places:
-            return await self._serve(model)
+        return await self.serve_stored(model)
 
-    async def _serve(self, model: ModelVersion) -> BraidError | None:
+    async def serve_stored(self, model: ModelVersion) -> BraidError | None:
         """Serve one model again; returns what prevents it. An error of it stops no other."""
         facts = {"model": model.name, "version": model.version}
         problem: BraidError | None = None
         try:
-            await serve_again(model, self._services)
+            async with self._places:
+                await serve_again(model, self._services)
             if model.state is ModelStatus.DAMAGED:  # its files were put back
                 await self._change(model, ModelStatus.SERVING)
         except (DamagedArtefact, InvalidArtefact) as error:
