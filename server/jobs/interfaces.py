@@ -40,60 +40,28 @@ class ServingDevice(Device, Protocol):
 
 
 class PlanTarget(Protocol):
-    """Models that answer requests."""
+    """Models that answer requests (``braid.server.models.serving_models``)."""
 
-    def register(self, model: ModelVersion) -> None:
-        """Record a version, or its new state."""
-
-    def was_not_restored(self, model: ModelVersion) -> bool:
-        """True if a version served before the server's restart and could not be restored."""
-
-    def replacing(self, model: ModelVersion) -> None:
-        """Record what will take the place of a version that serves, once it serves itself."""
-
-    def give_up(self, model: ModelVersion) -> bool:
-        """Forget what was to take a version's place; returns True if it has not taken it yet."""
-
-    async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None:
-        """Let a version whose model is loaded on a device answer there, with its sequential plan.
-
-        If it does already, nothing changes. Takes the place of other bytes of the same version.
-        """
-
-    async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Let batches formed from now on, on a device, run ``schedule.plan``.
-
-        They are formed by the latency that was measured of it. Raises InvalidArtefact: the plan
-        does not fit the model; the old plan stays.
-        """
-
-    async def use_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Let the sequential plan run, of a schedule not promoted, and form batches by its latency.
-
-        Where the plan of an earlier schedule ran so far, it goes.
-        """
-
-    async def unload(self, model: ModelVersion) -> None:
-        """End the replicas of a version, and record its new state."""
+    def register(self, model: ModelVersion) -> None: ...
+    def was_not_restored(self, model: ModelVersion) -> bool: ...
+    def replacing(self, model: ModelVersion) -> None: ...
+    def give_up(self, model: ModelVersion) -> bool: ...
+    async def serve(self, model: ModelVersion, imported: ImportedModel, device: str) -> None: ...
+    async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None: ...
+    async def use_sequential(
+        self, model: ModelVersion, device: str, schedule: Schedule
+    ) -> None: ...
+    async def unload(self, model: ModelVersion) -> None: ...
 
 
 class JobObserver(Protocol):
-    """Counts of what jobs do."""
+    """Counts of what jobs do (``braid.server.observability.series.jobs``)."""
 
-    def jobs_counted(self, by_state: Mapping[str, int]) -> None:
-        """Take the number of jobs in each state, which has changed."""
-
-    def stage_measured(self, device: str, seconds: float) -> None:
-        """Count a stage that was measured, and the seconds it took."""
-
-    def stages_reused(self, device: str, count: int) -> None:
-        """Count stage latencies that were found in the store."""
-
-    def schedule_looked_up(self, hit: bool) -> None:
-        """Count one look-up of a stored schedule, and whether it was found."""
-
-    def plans_refused(self, device: str, count: int) -> None:
-        """Count plans that were refused because their outputs were wrong."""
+    def jobs_counted(self, by_state: Mapping[str, int]) -> None: ...
+    def stage_measured(self, device: str, seconds: float) -> None: ...
+    def stages_reused(self, device: str, count: int) -> None: ...
+    def schedule_looked_up(self, hit: bool) -> None: ...
+    def plans_refused(self, device: str, count: int) -> None: ...
 
 
 OnSchedule = Callable[[ModelVersion, str, Schedule], None]

@@ -324,6 +324,7 @@ class ServingModels(KnownModels):
             served.expect(batch_size, latency_us, of)
 
     async def use_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        """Let the sequential plan run, by its latency in a schedule that is not promoted."""
         served = self._on(model.name, model.version, device)
         provenance, batch_size = schedule.provenance, schedule.key.batch_size
         if served is None or not served.model.is_same(model):

@@ -274,9 +274,11 @@ class KnownModels:
         return known
 
     def replacing(self, model: ModelVersion) -> None:
+        """Record what takes the place of a version that serves, once it serves itself."""
         self._names[model.name][model.version].replacement = model
 
     def give_up(self, model: ModelVersion) -> bool:
+        """Forget what was to take a version's place; True: it has not taken it yet."""
         known = self.find(model.name, model.version)
         if known is None or known.replacement is not model:
             return False

@@ -15,7 +15,7 @@ from braid.charts.kinds import kind_text
 from braid.charts.svg import ZOOMS, legible_zoom
 from braid.core.measurement import interval_text
 from braid.core.runtimes import RUNTIMES
-from braid.core.schedule import Schedule, schedule_to_json
+from braid.core.schedule import schedule_to_json
 from braid.server.console import pictures
 from braid.server.console.facts import Facts, ScheduleAddress
 from braid.server.console.formats import plan_names
@@ -103,16 +103,12 @@ async def comparison(facts: Facts, first: ScheduleAddress, second: ScheduleAddre
     shown = {
         "first": first,
         "second": second,
-        "picture": Markup(await asyncio.to_thread(_both, *sides)),
+        "picture": Markup(await asyncio.to_thread(pictures.compared_svg, *sides, is_legible=True)),
         "lines": list(pictures.difference_lines(*sides)),
         "rows": list(pictures.difference_rows(difference)),
     }
     title = f"{first.model}: batch {first.batch_size} against {second.batch_size}"
     return Page("compare.html", title, shown, "Models")
-
-
-def _both(first: Drawn, second: Drawn) -> str:
-    return pictures.compared_svg(first, second, is_legible=True)
 
 
 async def download(facts: Facts, at: ScheduleAddress, kind: str) -> tuple[str, str, str]:
@@ -122,14 +118,11 @@ async def download(facts: Facts, at: ScheduleAddress, kind: str) -> tuple[str, s
     if at.shapes:
         stem += "-" + "-".join(re.findall(r"\w+", placed.schedule.key.shapes))
     if kind == "json":
-        document = await asyncio.to_thread(_json, placed.schedule)
+        shown = schedule_to_json(placed.schedule)
+        document = await asyncio.to_thread(json.dumps, shown, indent=2)
         return f"{stem}.schedule.json", "application/json", document
     which = await facts.drawn(model, placed, at.block)
     if kind == "svg":
         return f"{stem}.svg", "image/svg+xml", await asyncio.to_thread(pictures.svg, which)
     trace = await asyncio.to_thread(pictures.trace, which)
     return f"{stem}.perfetto.json", "application/json", await asyncio.to_thread(json.dumps, trace)
-
-
-def _json(schedule: Schedule) -> str:
-    return json.dumps(schedule_to_json(schedule), indent=2)
