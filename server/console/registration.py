@@ -100,9 +100,8 @@ class Register(AnswerOperation):
 def read_registration(line: bytes) -> RegistrationForm:
     """Read the fields of a form.
 
-    Raises:
-        InvalidRequest: a field cannot be read.
-        InvalidUpload: the files are not those of one model.
+    Raises InvalidRequest: a field cannot be read. InvalidUpload: the files are not those of one
+    model.
     """
     try:
         fields = orjson.loads(line)

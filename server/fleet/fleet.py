@@ -57,8 +57,7 @@ class Fleet:
     ) -> None:
         """Connect to nothing yet; ``serving_digests`` are those of files that stay cached.
 
-        Raises:
-            StartupError: the shared files cannot be used as they are set.
+        Raises StartupError: the shared files cannot be used as they are set.
         """
         self._settings = settings
         self._store = store
@@ -87,11 +86,7 @@ class Fleet:
         self._work = notifications.run, partial(following.run, poll_s), self.registry.run
 
     async def join(self, device_keys: str, grpc_port: int) -> None:
-        """Become one of the nodes.
-
-        Raises:
-            Unavailable: the database is away.
-        """
+        """Become one of the nodes. Unavailable: the database is away."""
         settings = self._settings
         address = settings.node_address or f"{socket.gethostname()}:{grpc_port}"
         await self._leases.start(NodeRecord(settings.node_name, address, device_keys, __version__))
@@ -118,7 +113,6 @@ class Fleet:
     async def catch_up(self, name: str, *, has_turn: bool = False) -> None:
         """Let a model be as it is stored before a call changes it.
 
-        Raises:
-            StoreUnavailable: the database is away.
+        Raises StoreUnavailable: the database is away.
         """
         await self._following.catch_up(name, has_turn=has_turn)

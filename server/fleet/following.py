@@ -134,9 +134,7 @@ class Following:
         """Read what is wanted and begin to make it so; returns before that is done.
 
         ``made_at`` is when, on the monotonic clock, the oldest of the changes was made at least.
-
-        Raises:
-            BraidError: the database cannot be read.
+        Raises BraidError: the database cannot be read.
         """
         recorded = self._models.records()  # before the database is read: both may change
         wanted = await self._read(None)
@@ -152,10 +150,8 @@ class Following:
     async def catch_up(self, name: str, *, has_turn: bool = False) -> None:
         """Make one name as the database says; returns when that is done, or cannot be done now.
 
-        ``has_turn`` says that the caller has the turn of the name.
-
-        Raises:
-            BraidError: the database cannot be read.
+        ``has_turn`` says that the caller has the turn of the name. Raises BraidError: the database
+        cannot be read.
         """
         await to_the_end(self._follow(name) if has_turn else self._in_turn(name))
 

@@ -73,11 +73,7 @@ class Leases:
         self._turns = KeyedLocks()  # by name: this node asks for a lease once at a time
 
     async def start(self, node: NodeRecord) -> None:
-        """Become one of the nodes, and begin to beat.
-
-        Raises:
-            Unavailable: the database is away.
-        """
+        """Become one of the nodes, and begin to beat. Unavailable: the database is away."""
         self._loop = asyncio.get_running_loop()
         await self._store.call(self._store.join, node, self.seconds)
         self._node = node

@@ -98,10 +98,8 @@ class FleetRegistry(Registry):
     async def claim(self) -> bool:
         """Take over some jobs without a living owner; returns whether there may be more.
 
-        Jobs that are live here and were asked to end elsewhere are cancelled.
-
-        Raises:
-            Unavailable: the database is away.
+        Jobs that are live here and were asked to end elsewhere are cancelled. Raises Unavailable:
+        the database is away.
         """
         if not self.runner.takes_jobs:
             return False

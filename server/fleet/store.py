@@ -134,11 +134,8 @@ class FleetStore(Store):
     def end_job(self, job: JobRecord) -> ModelVersion | None:
         """Store a job's last state; under a lease, that of the job, it ends with it.
 
-        Returns the model as it is now, or None if it was deleted.
-
-        Raises:
-            TakenOver: the job is another node's.
-            ResourceExhausted: the database's disk is full; nothing is stored.
+        Returns the model as it is now, or None if it was deleted. Raises TakenOver: the job is
+        another node's. ResourceExhausted: the database's disk is full; nothing is stored.
         """
         if not self._fences:
             return super().end_job(job)
@@ -182,8 +179,7 @@ class FleetStore(Store):
     def _hold_files(self, connection: Connection, model: ModelVersion) -> None:
         """Let no sweep take what the rows of this transaction need.
 
-        Raises:
-            FilesGone: one has taken what was put of this upload.
+        Raises FilesGone: one has taken what was put of this upload.
         """
         if not self._needs_objects:
             return

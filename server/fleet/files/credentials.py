@@ -19,8 +19,8 @@ _LINE = re.compile(r"(?:export\s+)?((?:AWS|AZURE|GOOGLE)_[A-Z0-9_]+)\s*=\s*(.*)"
 def read_credentials(path: Path) -> dict[str, str]:
     """Return the variables of a file with lines ``AWS_ACCESS_KEY_ID=...``; ``#`` begins a comment.
 
-    Raises:
-        StartupError: it cannot be read, or a line has another form. The message repeats no value.
+    Raises StartupError: it cannot be read, or a line has another form. The message repeats no
+    value.
     """
     try:
         lines = read_file(path, MAX_FILE_BYTES).decode().splitlines()

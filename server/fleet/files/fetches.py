@@ -126,9 +126,7 @@ class Fetches:
     async def _download(self, kind: FileKind, digest: str, stored: StoredObject) -> None:
         """Download an object, check it, and rename it into place.
 
-        Raises:
-            FileNotFoundError: there is no such object.
-            InvalidArtefact: it is not what was put.
+        Raises FileNotFoundError: there is no such object. InvalidArtefact: it is not what was put.
         """
         part = self._store.folder.new_part()
         sha256 = hashlib.sha256()

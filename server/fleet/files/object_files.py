@@ -78,10 +78,8 @@ class ObjectFiles(Files):
     async def start(self) -> None:
         """Check that the place can be used, and begin to sweep it.
 
-        A place that does not answer now does not stop a start: what is in the cache serves.
-
-        Raises:
-            StartupError: the bucket or the credentials are wrong, or it is another database's.
+        A place that does not answer now does not stop a start: what is in the cache serves. Raises
+        StartupError: the bucket or the credentials are wrong, or it is another database's.
         """
         try:
             await self._claim()
@@ -133,8 +131,7 @@ class ObjectFiles(Files):
     async def sweep(self, grace_s: float) -> int:
         """Remove what no row has needed for so many seconds; returns the number of objects.
 
-        Raises:
-            Unavailable: the place or the database does not answer; the next sweep goes on.
+        Raises Unavailable: the place or the database does not answer; the next sweep goes on.
         """
         store = self._store
         condemned = await store.call(store.condemn_objects, grace_s)

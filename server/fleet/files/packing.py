@@ -26,9 +26,8 @@ _CHUNK_BYTES = 1 << 20
 def pack(folder: Path, target: Path) -> None:
     """Write the files of a folder to a new file.
 
-    Raises:
-        InvalidArtefact: the folder holds something other than files with plain names.
-        OSError: of the disk.
+    Raises InvalidArtefact: the folder holds something other than files with plain names. OSError:
+    of the disk.
     """
     with new_file(target) as file, tarfile.open(None, "w", file, format=tarfile.GNU_FORMAT) as tar:
         for path in sorted(folder.iterdir()):
@@ -41,9 +40,8 @@ def pack(folder: Path, target: Path) -> None:
 def unpack(source: Path, folder: Path) -> None:
     """Write the files of a tar into a new folder; a part of them may be there after an error.
 
-    Raises:
-        InvalidArtefact: it is no tar, or holds something other than files with plain names.
-        OSError: of the disk.
+    Raises InvalidArtefact: it is no tar, or holds something other than files with plain names.
+    OSError: of the disk.
     """
     folder.mkdir(mode=0o700)
     try:

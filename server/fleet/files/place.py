@@ -122,9 +122,8 @@ class ObjectPlace:
     async def claim(self, identity: str) -> None:
         """Mark the place as that of a database, or find it marked so.
 
-        Raises:
-            StartupError: it cannot be used, or is another database's.
-            Unavailable: it does not answer.
+        Raises StartupError: it cannot be used, or is another database's. Unavailable: it does not
+        answer.
         """
         with self._said_why_unusable():
             with suppress(AlreadyExistsError):
@@ -140,9 +139,8 @@ class ObjectPlace:
     async def check_unclaimed(self) -> None:
         """Check that a database that never had shared files may take the place.
 
-        Raises:
-            StartupError: it cannot be used, or holds files that no database has marked as its.
-            Unavailable: it does not answer.
+        Raises StartupError: it cannot be used, or holds files that no database has marked as its.
+        Unavailable: it does not answer.
         """
         with self._said_why_unusable():
             # Files first: who takes the place at the same time marks it before it puts any.
@@ -243,11 +241,7 @@ class ObjectPlace:
             raise InvalidArtefact(f"{key}: {error.strerror}") from error
 
     async def _create(self, key: str, content: bytes) -> None:
-        """Put a small object unless there is one.
-
-        Raises:
-            AlreadyExistsError: there is.
-        """
+        """Put a small object unless there is one. AlreadyExistsError: there is."""
         try:
             await self._watched("put", obstore.put_async(self._store, key, content, mode="create"))
         except (SharedFilesAway, NotSupportedError) as error:

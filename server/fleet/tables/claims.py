@@ -95,8 +95,7 @@ def end(connection: Connection, job: JobRecord, lease: Lease) -> ModelVersion | 
 def request_cancel(connection: Connection, job_id: str) -> JobRecord:
     """Ask the owner of a job to end it, unless it has ended; returns it as it is.
 
-    Raises:
-        JobNotFound: there is none.
+    Raises JobNotFound: there is none.
     """
     request = update(jobs).where(jobs.c.id == job_id, _unfinished()).values(cancel_requested=True)
     connection.execute(request)

@@ -67,8 +67,7 @@ def renew(connection: Connection, held: Collection[Lease], claimant: Claimant) -
 def check(connection: Connection, lease: Lease) -> None:
     """Make sure, until the transaction ends, that no other node has taken a lease over.
 
-    Raises:
-        TakenOver: one has.
+    Raises TakenOver: one has.
     """
     row = select(leases.c.fence).where(leases.c.name == lease.name, leases.c.fence == lease.fence)
     if connection.scalar(row.with_for_update(read=True, key_share=True)) is None:
