@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final, Protocol
 
@@ -26,6 +27,7 @@ from braid.server.inference.call_memory import (
     CallMemory,
     ConnectionMemory,
 )
+from braid.server.inference.callers import Caller
 
 PATIENCE_S: Final = 2.0
 """Time that a sender may be behind its pace while another one waits."""
@@ -46,35 +48,24 @@ class Admitting(Protocol):
         """Let the peer send on."""
 
 
+@dataclass(slots=True, eq=False)
 class Arrival:
     """Messages of one stream: what its peer has sent of them, and the one that its handler has."""
 
-    __slots__ = (
-        "caller",
-        "connection",
-        "entering",
-        "got_bytes",
-        "handled_bytes",
-        "held_bytes",
-        "incoming",
-        "is_unread",
-        "number",
-        "reserved",
-        "since",
-    )  # fmt: skip
+    connection: Admitting
+    incoming: Incoming
+    number: int  # of the stream
+    caller: Caller = field(init=False)
+    held_bytes: int = 0  # as counted
+    handled_bytes: int = 0  # of the message that the handler has
+    reserved: int = 0  # bytes of long messages that were let in, and not handed over
+    entering: asyncio.Future[None] | None = None  # waits for room to decompress
+    is_unread: bool = False  # the long message is whole, and its handler has not taken it
+    since: float = 0.0  # when the peer began to send what is held; 0.0: nothing is
+    got_bytes: int = 0  # what it has sent since then
 
-    def __init__(self, connection: Admitting, incoming: Incoming, number: int) -> None:
-        self.connection = connection
-        self.caller = connection.memory.caller
-        self.incoming = incoming
-        self.number = number  # of the stream
-        self.held_bytes = 0  # as counted
-        self.handled_bytes = 0  # of the message that the handler has
-        self.reserved = 0  # bytes of long messages that were let in, and not handed over
-        self.entering: asyncio.Future[None] | None = None  # waits for room to decompress
-        self.is_unread = False  # the long message is whole, and its handler has not taken it
-        self.since = 0.0  # when the peer began to send what is held; 0.0: nothing is
-        self.got_bytes = 0  # what it has sent since then
+    def __post_init__(self) -> None:
+        self.caller = self.connection.memory.caller
 
     def behind_s(self, now: float) -> float:
         pace = max(PACE, self.reserved / LONG_S)

@@ -55,35 +55,20 @@ Cancel = Callable[[], object]
 """Ends the call of a stream, as its caller has left."""
 
 
+@dataclass(slots=True, eq=False)
 class HttpStream:
     """Stream of one call."""
 
-    __slots__ = (
-        "arrival",
-        "began_at",
-        "cancel",
-        "head",
-        "incoming",
-        "is_counted",
-        "is_open",
-        "kept_bytes",
-        "length_left",
-        "outgoing",
-    )  # fmt: skip
-
-    def __init__(
-        self, head: RequestHead, incoming: Incoming, outgoing: Outgoing, began_at: float
-    ) -> None:
-        self.head = head
-        self.incoming = incoming
-        self.outgoing = outgoing
-        self.began_at = began_at  # seconds of ``time.monotonic``
-        self.cancel: Cancel | None = None  # once the call has begun
-        self.is_counted = True  # among the calls under way
-        self.length_left = head.length  # bytes of the body to come, if the headers told
-        self.arrival: Arrival | None = None  # what has come, once something has
-        self.is_open = False  # for strangers
-        self.kept_bytes = 0  # of memory that is charged for the call and its headers
+    head: RequestHead
+    incoming: Incoming
+    outgoing: Outgoing
+    began_at: float  # seconds of ``time.monotonic``
+    length_left: int | None  # bytes of the body to come, if the headers told
+    cancel: Cancel | None = None  # once the call has begun
+    is_counted: bool = True  # among the calls under way
+    arrival: Arrival | None = None  # what has come, once something has
+    is_open: bool = False  # for strangers
+    kept_bytes: int = 0  # of memory that is charged for the call and its headers
 
 
 class ConnectionStreams:
@@ -156,7 +141,7 @@ class ConnectionStreams:
             self.memory.keep(size_bytes)  # until the token is checked
         limit = OPEN_MESSAGE_BYTES if is_open else self._limits.message_bytes
         incoming = Incoming(limit, head.encoding)
-        stream = self._open[number] = HttpStream(head, incoming, Outgoing(number), now)
+        stream = self._open[number] = HttpStream(head, incoming, Outgoing(number), now, head.length)
         stream.is_open, stream.kept_bytes = is_open, size_bytes
         self.running += 1
         if is_last:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from braid.core.graph import graph_to_json
 from braid.core.schedule import schedule_to_json
@@ -34,24 +34,16 @@ MAX_LISTED_JOBS = 1000
 SERVICE = wire.DESCRIPTOR.services_by_name["AdminService"]
 
 
+@dataclass(frozen=True, slots=True)
 class AdminServicer:
     """``braid.v1.AdminService``: each method converts, calls, converts."""
 
-    def __init__(
-        self,
-        uploads: ModelUploads,
-        runner: JobRunner,
-        models: ServingModels,
-        queries: ModelQueries,
-        policies: VersionPolicies,
-        nodes: NodeList,
-    ) -> None:
-        self._uploads = uploads
-        self._runner = runner
-        self._models = models
-        self._queries = queries
-        self._policies = policies
-        self._nodes = nodes
+    _uploads: ModelUploads
+    _runner: JobRunner
+    _models: ServingModels
+    _queries: ModelQueries
+    _policies: VersionPolicies
+    _nodes: NodeList
 
     async def RegisterModel(
         self, request_iterator: AsyncIterator[wire.RegisterModelRequest], context: Context
