@@ -32,7 +32,7 @@ RAY_SERVE = "/ray.serve."
 """Begins the methods that Ray Serve answers itself."""
 
 Details = grpc.HandlerCallDetails
-HandlerOf = Callable[[Details], Coroutine[Any, Any, Handler | None]]
+HandlerOf = Callable[[Details], Coroutine[Any, Any, Any]]
 Stop = Callable[[], Coroutine[Any, Any, None]]
 
 

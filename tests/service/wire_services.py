@@ -15,7 +15,7 @@ ADMIN: Final[ServiceDescriptor] = admin_pb2.DESCRIPTOR.services_by_name["AdminSe
 INFERENCE: Final[ServiceDescriptor] = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
 
 
-def stub_of(channel: grpc.Channel, service: ServiceDescriptor) -> Any:
+def stub_of(channel: grpc.Channel | grpc.aio.Channel, service: ServiceDescriptor) -> Any:
     """Return an object whose methods call those of a service."""
     calls = {
         method.name: getattr(channel, _kind(method))(
