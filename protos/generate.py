@@ -37,6 +37,7 @@ def generate() -> dict[str, str]:
                 f"-I{well_known}",
                 f"--python_out={folder}",
                 f"--pyi_out={folder}",
+                f"--grpc_python_out={folder}",
                 *sources,
             ]
         )

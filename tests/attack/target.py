@@ -21,12 +21,11 @@ import psutil
 from onnx import TensorProto
 
 from braid_client import Client
-from braid_client.wire import inference_pb2
+from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.clock import until
 from tests.models.small import by_values, doubling, repeating
 from tests.models.strings import greeting
 from tests.service.server_process import FOR_TESTS, ServerProcess
-from tests.service.wire_services import INFERENCE, stub_of
 
 KEPT = "kept"  # the model that no attack names
 PREY = "prey"  # the one that they name
@@ -146,7 +145,7 @@ class Target:
         tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=x.shape, data=x.tobytes())
         request = inference_pb2.InferRequest(model=KEPT, inputs=[tensor])
         with grpc.insecure_channel(self.address) as channel:
-            stub = stub_of(channel, INFERENCE)
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
             found = stub.Infer(request, timeout=60, metadata=self.metadata).outputs[0].data
         assert np.array_equal(np.frombuffer(found, np.float32).reshape(2, 3), 2 * x)
 

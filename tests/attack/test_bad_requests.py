@@ -9,7 +9,7 @@ from contextlib import suppress
 import grpc
 import pytest
 
-from braid_client.wire import admin_pb2
+from braid_client.wire import admin_pb2, admin_pb2_grpc
 from tests.attack.messages import admin, rest
 from tests.attack.messages.bad_requests import BAD
 from tests.attack.messages.doors import Inexpressible, calls
@@ -26,7 +26,6 @@ from tests.attack.messages.open_inference import (
     region_request,
 )
 from tests.attack.target import TOKEN, Target
-from tests.service.wire_services import ADMIN, stub_of
 
 
 def _rest_requests() -> Iterator[tuple[str, HttpRequest]]:
@@ -73,7 +72,7 @@ def test_a_bad_call_is_refused(name: str, target: Target, attacked: grpc.Channel
 def test_a_bad_upload_is_refused_and_leaves_nothing(
     name: str, target: Target, attacked: grpc.Channel
 ) -> None:
-    stub = stub_of(attacked, ADMIN)
+    stub = admin_pb2_grpc.AdminServiceStub(attacked)
 
     def jobs() -> int:
         asked = admin_pb2.ListJobsRequest(limit=1000)

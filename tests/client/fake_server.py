@@ -30,8 +30,7 @@ from braid.core.schedule import (
     schedule_to_json,
 )
 from braid.core.tensor import TensorType
-from braid_client.wire import admin_pb2, inference_pb2
-from tests.service.wire_services import ADMIN, INFERENCE, add_to
+from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 REQUEST_ID = "req-1"
 State = admin_pb2.Job.State
@@ -157,7 +156,7 @@ SCHEDULE = json.loads(json.dumps(schedule_document()))
 GRAPH = json.loads(json.dumps(graph_to_json(_GRAPH)))
 
 
-class FakeServer:
+class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.InferenceServiceServicer):
     """See the head of the module."""
 
     def __init__(self) -> None:
@@ -188,8 +187,8 @@ class FakeServer:
             ThreadPoolExecutor(8),
             options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)],
         )
-        add_to(self._server, ADMIN, self)
-        add_to(self._server, INFERENCE, self)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self, self._server)
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()
 

@@ -11,10 +11,9 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from braid_client import ResourceExhausted
-from braid_client.wire import admin_pb2, inference_pb2
+from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 from tests.clock import until
 from tests.service.server_process import ServerProcess
-from tests.service.wire_services import ADMIN, INFERENCE, stub_of
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def channel(shared: ServerProcess) -> Iterator[grpc.Channel]:
 def test_a_message_over_the_limit_is_refused_and_the_server_goes_on(
     shared: ServerProcess, channel: grpc.Channel
 ) -> None:
-    stub = stub_of(channel, INFERENCE)
+    stub = inference_pb2_grpc.InferenceServiceStub(channel)
     x = inference_pb2.Tensor(name="x", dtype="FP32", shape=[1, 3, 16, 16], data=bytes(80 << 20))
     huge = inference_pb2.InferRequest(model="cnn", inputs=[x])
 
@@ -49,7 +48,7 @@ def test_an_upload_that_is_abandoned_leaves_nothing(
         yield admin_pb2.RegisterModelRequest(chunk=b"x" * 100_000)
         call.cancel()
 
-    stub = stub_of(channel, ADMIN)
+    stub = admin_pb2_grpc.AdminServiceStub(channel)
     call = stub.RegisterModel.future(parts(), timeout=120)
 
     with pytest.raises((grpc.RpcError, grpc.FutureCancelledError)):

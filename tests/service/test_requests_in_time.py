@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from braid_client import Client, DeadlineExceeded
-from braid_client.wire import inference_pb2
+from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.clock import until
 from tests.models.small import small_cnn
 from tests.service.server_process import ServerProcess
-from tests.service.wire_services import INFERENCE, stub_of
 
 X = np.zeros((1, 3, 16, 16), np.float32)
 
@@ -33,7 +32,7 @@ def test_a_stream_answers_every_request_and_goes_on_after_an_error(shared: Serve
     requests = [wire_request(f"r{i}", rows=1 + i % 5) for i in range(40)]
     requests[7] = wire_request("r7", model="nobody")
     with grpc.insecure_channel(shared.address) as channel:
-        stub = stub_of(channel, INFERENCE)
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
 
         answers = {answer.request_id: answer for answer in stub.InferStream(iter(requests))}
 
@@ -53,7 +52,7 @@ def test_a_stream_answers_while_its_requests_still_come(shared: ServerProcess) -
         yield wire_request("second")
 
     with grpc.insecure_channel(shared.address) as channel:
-        stub = stub_of(channel, INFERENCE)
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
         seen = []
         for answer in stub.InferStream(requests()):
             seen.append(answer.request_id)
@@ -93,7 +92,7 @@ def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
     x = np.zeros((84, 3, 192, 192), np.float32)
     one = x[:1]
     with ThreadPoolExecutor(2) as pool, grpc.insecure_channel(server.address) as channel:
-        stub = stub_of(channel, INFERENCE)
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
         waiting = partial(server.metric, "braid_queue_depth_requests", model="slow")
         firsts = [pool.submit(_infer, server.address, "slow", x)]
 

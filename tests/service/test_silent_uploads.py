@@ -14,10 +14,9 @@ import pytest
 from braid.core.errors import DeadlineExceeded, ResourceExhausted
 from braid.server.servicers.uploads import SLOWEST_BYTES_PER_S, IdleTime, arriving, caller_of
 from braid.server.store.quota import Quota, StoreLimits
-from braid_client.wire import admin_pb2
+from braid_client.wire import admin_pb2, admin_pb2_grpc
 from tests.service.server_process import ServerProcess
 from tests.service.unread_connections import unread_connections
-from tests.service.wire_services import ADMIN, stub_of
 
 HEADER = admin_pb2.RegisterModelRequest(header=admin_pb2.RegisterModelHeader(name="m"))
 CHUNK = admin_pb2.RegisterModelRequest(chunk=b"x")
@@ -84,7 +83,7 @@ async def _upload_once(
     address: str, *parts: admin_pb2.RegisterModelRequest
 ) -> grpc.aio.AioRpcError:
     async with grpc.aio.insecure_channel(address) as channel:
-        stub: Any = stub_of(channel, ADMIN)
+        stub: Any = admin_pb2_grpc.AdminServiceStub(channel)
         call = stub.RegisterModel()
         try:
             for part in parts:

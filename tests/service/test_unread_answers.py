@@ -12,11 +12,10 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from braid_client.aio import AsyncClient
-from braid_client.wire import inference_pb2
+from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.models.small import row_sums
 from tests.service.server_process import ServerProcess
 from tests.service.unread_connections import unread_connections
-from tests.service.wire_services import INFERENCE, stub_of
 
 MIB = 1 << 20
 COLUMNS = 1 << 16  # an answer of one row has 256 KiB
@@ -56,7 +55,7 @@ def other_request(number: int) -> Any:
 
 
 def own_stub(channel: grpc.aio.Channel) -> Any:
-    return stub_of(channel, INFERENCE)
+    return inference_pb2_grpc.InferenceServiceStub(channel)
 
 
 def other_stub(channel: grpc.aio.Channel) -> Any:
