@@ -15,14 +15,12 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from onnx import helper
 
 from braid_client import Client, InferRequest, RetryPolicy, Unavailable
 from tests.clock import until
 from tests.deploy.haproxy import FILE, Addresses, haproxy
 from tests.deploy.places import program
-from tests.models.graphs import graph, save, tensors
-from tests.models.small import small_cnn
+from tests.models.small import product, small_cnn
 from tests.service.load import Load
 from tests.service.server_process import ServerProcess
 
@@ -153,12 +151,7 @@ def stream_of_triton(address: str, count: int) -> int:
 def test_an_upload_of_40_mb_arrives(
     balancer: Addresses, nodes: list[ServerProcess], tmp_path: Path
 ) -> None:
-    weights = np.zeros((3200, 3200), np.float32)
-    node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    shape = ["batch", 3200]
-    path = save(
-        graph([node], tensors(x=shape), tensors(y=shape), {"w": weights}), tmp_path / "x.onnx"
-    )
+    path = product(tmp_path / "x.onnx", np.zeros((3200, 3200), np.float32))
 
     with Client(balancer.address) as client:
         job = client.register("large", path, batch_sizes=[1], planner="sequential")

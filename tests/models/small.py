@@ -111,15 +111,38 @@ def two_inputs(path: Path) -> Path:
     return written(path, text)
 
 
+def product(path: Path, w: np.ndarray) -> Path:
+    """x [batch, rows of w] -> x w: a large file that is small to compute."""
+    rows, columns = w.shape
+    text = f"(float[batch, {rows}] x) => (float[batch, {columns}] y) {{ y = MatMul(x, w) }}"
+    return written(path, text, w=w)
+
+
 def row_sums(path: Path, columns: int) -> Path:
     """x [batch, 3] -> y [batch, columns], each element the sum of the row."""
-    text = f"(float[batch, 3] x) => (float[batch, {columns}] y) {{ y = MatMul(x, w) }}"
-    return written(path, text, w=np.ones((3, columns), np.float32))
+    return product(path, np.ones((3, columns), np.float32))
+
+
+def two_layers(path: Path, width: int, outputs: int) -> Path:
+    """x [batch, width] -> linear -> relu -> linear -> y [batch, outputs]."""
+    rng = np.random.default_rng(6)
+    first, last = (
+        rng.normal(size=(width, columns)).astype(np.float32) / width**0.5
+        for columns in (width, outputs)
+    )
+    text = f"""(float[batch, {width}] x) => (float[batch, {outputs}] y)
+    {{ h = MatMul(x, first)  r = Relu(h)  y = MatMul(r, last) }}"""
+    return written(path, text, first=first, last=last)
 
 
 def repeating(path: Path) -> Path:
     """x UINT8 [1], r INT64 [1] -> y, x as often as r says."""
     return written(path, "(uint8[1] x, int64[1] r) => (uint8[count] y) { y = Expand(x, r) }")
+
+
+def unknown_operator(path: Path) -> Path:
+    """x -> y by an operator that does not exist."""
+    return written(path, "(float[1] x) => (float[1] y) { y = Gyre(x) }")
 
 
 def best_boxes(path: Path) -> Path:

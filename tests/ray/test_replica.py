@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from tests.attack.target import Target
 from tests.attack.test_bad_requests import (  # noqa: F401
@@ -20,8 +20,7 @@ from tests.attack.test_bad_requests import (  # noqa: F401
     test_a_bad_call_is_refused,
     test_a_bad_upload_is_refused_and_leaves_nothing,
 )
-from tests.models.graphs import graph, save, tensors
-from tests.models.small import doubling, embedding, small_cnn, two_inputs
+from tests.models.small import doubling, embedding, product, small_cnn, two_inputs
 from tests.service.oip.test_bad_requests import (  # noqa: F401
     stub,
     test_a_request_s_own_parameters_are_ignored,
@@ -124,10 +123,7 @@ def oip_server(shared: ServerProcess) -> ServerProcess:
 
 
 def test_an_upload_of_200_megabytes_goes_through(shared: ServerProcess, tmp_path: Path) -> None:
-    weights = np.zeros((1000, MEGABYTES * 250), np.float32)
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
-    drawn = graph(nodes, tensors(x=["n", 1000]), tensors(y=["n", weights.shape[1]]), {"w": weights})
-    file = save(drawn, tmp_path / "large.onnx")
+    file = product(tmp_path / "large.onnx", np.zeros((1000, MEGABYTES * 250), np.float32))
     with shared.client() as client:
         job = client.register("large", file, batch_sizes=[1])
         [found] = (each for each in client.models() if each.name == "large")

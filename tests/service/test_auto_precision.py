@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper
 
 from braid.core.precision import BF16
 from braid.engine.cpu.device_key import offered_precisions
 from braid.server.cli.main import main
 from braid_client import Client
-from tests.models.graphs import graph, save, tensors
+from tests.models.small import two_layers, written
 from tests.service.server_process import ServerProcess
 
 pytestmark = pytest.mark.ci
@@ -27,28 +26,9 @@ def cancelling(path: Path) -> Path:
     """x [batch, 64] -> x (W + 300 U) - x (300 U): in 8 bits nothing is left of x W."""
     rng = np.random.default_rng(5)
     wanted, huge = (rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) for _ in range(2))
-    nodes = [
-        helper.make_node("MatMul", ["x", "sum"], ["a"]),
-        helper.make_node("MatMul", ["x", "huge"], ["b"]),
-        helper.make_node("Add", ["a", "b"], ["y"]),
-    ]
-    constants = {"sum": wanted + 300 * huge, "huge": -300 * huge}
-    row = ["batch", WIDTH]
-    return save(graph(nodes, tensors(x=row), tensors(y=row), constants, "cancelling"), path)
-
-
-def classifier(path: Path) -> Path:
-    """x [batch, 64] -> 10 numbers, of which the largest names a class."""
-    rng = np.random.default_rng(6)
-    weights = {name: rng.normal(size=size).astype(np.float32) / 8 for name, size in
-               (("first", (WIDTH, WIDTH)), ("last", (WIDTH, 10)))}  # fmt: skip
-    nodes = [
-        helper.make_node("MatMul", ["x", "first"], ["a"]),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("MatMul", ["b", "last"], ["y"]),
-    ]
-    inputs, outputs = tensors(x=["batch", WIDTH]), tensors(y=["batch", 10])
-    return save(graph(nodes, inputs, outputs, weights, "classifier"), path)
+    text = f"""(float[batch, {WIDTH}] x) => (float[batch, {WIDTH}] y)
+    {{ a = MatMul(x, sum)  b = MatMul(x, huge)  y = Add(a, b) }}"""
+    return written(path, text, sum=wanted + 300 * huge, huge=-300 * huge)
 
 
 def candidates(client: Client, name: str) -> dict[str, dict[str, Any]]:
@@ -85,7 +65,7 @@ def test_a_model_that_loses_its_numbers_stays_in_fp32(
 def test_errors_are_measured_on_samples_which_are_kept_with_the_version(
     server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, samples = classifier(tmp_path / "classifier.onnx"), tmp_path / "samples.npz"
+    path, samples = two_layers(tmp_path / "classifier.onnx", WIDTH, 10), tmp_path / "samples.npz"
     rows = np.random.default_rng(7).normal(size=(10, WIDTH)).astype(np.float32)
     np.savez(samples, x=rows)
     server.start()

@@ -9,13 +9,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from onnx import helper
 
 from braid.core.child_process import child_environment
 from braid_client import Job, ResourceExhausted
 from tests.clock import until
-from tests.models.graphs import graph, save, tensors
-from tests.models.small import small_cnn
+from tests.models.small import small_cnn, written
 from tests.service.server_process import BRAID, ServerProcess
 
 KINDS = (
@@ -37,13 +35,10 @@ SECRETS = {
 
 def outer_product(path: Path) -> Path:
     """x [n] -> the sum of x x^T, which is as large as n squared."""
-    nodes = [
-        helper.make_node("Unsqueeze", ["x", "axis"], ["column"]),
-        helper.make_node("Mul", ["column", "x"], ["product"]),
-        helper.make_node("ReduceSum", ["product"], ["y"], keepdims=0),
-    ]
-    axis = {"axis": np.array([1])}
-    return save(graph(nodes, tensors(x=["n"]), tensors(y=[]), axis), path)
+    text = """(float[n] x) => (float y) {
+      column = Unsqueeze(x, axis)  product = Mul(column, x)
+      y = ReduceSum<keepdims=0>(product) }"""
+    return written(path, text, axis=[1])
 
 
 def test_an_environment_for_children_holds_no_secret_but_what_libraries_need() -> None:

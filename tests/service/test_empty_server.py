@@ -7,19 +7,17 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from onnx import helper
 
 from braid_client import Client, ModelState
 from tests.clock import until
-from tests.models.graphs import graph, save, tensors
+from tests.models.small import written
 from tests.service.server_process import BRAID, ServerProcess
 
 
 @pytest.mark.ci
 def test_an_empty_server_ends_its_processes_stays_ready_and_takes_a_model(tmp_path: Path) -> None:
-    shape = ["batch", 4]
-    net = graph([helper.make_node("Relu", ["x"], ["y"])], tensors(x=shape), tensors(y=shape))
-    file = save(net, tmp_path / "net.onnx")
+    relu = "(float[batch, 4] x) => (float[batch, 4] y) { y = Relu(x) }"
+    file = written(tmp_path / "net.onnx", relu)
     with ServerProcess(tmp_path / "store", command=BRAID).start() as server:
         first = psutil.Process(server.process.pid)
         until(lambda: not first.children(recursive=True))

@@ -6,19 +6,11 @@ from pathlib import Path
 
 import pytest
 import tritonclient.grpc as triton
-from onnx import helper
 
 from braid.server.cli.main import main
 from braid_client import JobFailed
-from tests.models.graphs import graph, save, tensors
-from tests.models.small import embedding
+from tests.models.small import embedding, unknown_operator
 from tests.service.server_process import ServerProcess
-
-
-def unknown_operator(path: Path) -> Path:
-    """x -> y by an operator that does not exist."""
-    node = helper.make_node("Gyre", ["x"], ["y"])
-    return save(graph([node], tensors(x=[1]), tensors(y=[1])), path)
 
 
 @pytest.mark.ci

@@ -9,42 +9,24 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
 
 from braid_client import InvalidArgument
-from tests.models.graphs import as_model, graph, tensors
+from tests.models.graphs import parsed
 from tests.service.server_process import ServerProcess
 
 Feeds = Mapping[str, np.ndarray[Any, Any]]
-FLOAT = TensorProto.FLOAT
 
-TOWERS = as_model(
-    graph(
-        [helper.make_node("Tanh", ["x"], ["u"]), helper.make_node("Exp", ["t"], ["v"])],
-        tensors(FLOAT, x=["batch", 4], t=["batch", 3]),
-        tensors(FLOAT, u=["batch", 4], v=["batch", 3]),
-    )
+TOWERS = parsed(
+    """(float[batch, 4] x, float[batch, 3] t) => (float[batch, 4] u, float[batch, 3] v)
+    { u = Tanh(x)  v = Exp(t) }"""
 )
 """Rows are apart, so requests of equal extents share batches."""
 
-SHARED = as_model(
-    graph(
-        [
-            helper.make_node("ReduceMean", ["z"], ["m"], axes=[1], keepdims=1),
-            helper.make_node("Add", ["x", "m"], ["y"]),
-        ],
-        tensors(FLOAT, x=["N", 4], z=["N", "N"]),
-        tensors(FLOAT, y=["N", 4]),
-    )
+SHARED = parsed(
+    """(float[N, 4] x, float[N, N] z) => (float[N, 4] y)
+    { m = ReduceMean<axes=[1], keepdims=1>(z)  y = Add(x, m) }"""
 )
-
-DIVIDED = as_model(
-    graph(
-        [helper.make_node("Div", ["a", "b"], ["y"])],
-        tensors(TensorProto.INT32, a=["N", 1], b=["N"]),
-        tensors(TensorProto.INT32, y=["N", "N"]),
-    )
-)
+DIVIDED = parsed("(int32[N, 1] a, int32[N] b) => (int32[N, N] y) { y = Div(a, b) }")
 
 
 def numbers(*shape: int) -> np.ndarray[Any, Any]:

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from braid_client import Client, InvalidArgument, ModelState, RetryPolicy, Serving, Unavailable
 from tests.clock import until
-from tests.models.graphs import graph, save, tensors
+from tests.models.small import product
 from tests.service.server_process import ServerProcess
 
 SIZE = 2048  # of a matrix of 16 MiB
@@ -24,9 +23,7 @@ NAMES = [f"net-{number}" for number in range(6)]
 
 def matrix(path: Path, factor: int, size: int = SIZE) -> Path:
     """y = factor * x, by a whole matrix; large for a model that is small to compute."""
-    weights = {"w": np.eye(size, dtype=np.float32) * factor}
-    node, shape = helper.make_node("MatMul", ["x", "w"], ["y"]), ["batch", size]
-    return save(graph([node], tensors(x=shape), tensors(y=shape), weights), path)
+    return product(path, np.eye(size, dtype=np.float32) * factor)
 
 
 def register(

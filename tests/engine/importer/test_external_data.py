@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from braid.core.errors import ModelImportError
 from braid.engine.importer.artefact import load_artefact
@@ -21,13 +21,13 @@ from braid.engine.importer.upload.onnx_bundle import unpack_bundle
 from braid.engine.importer.upload.uploaded_model import open_upload
 from tests.engine.importer.running import imported, left_in
 from tests.models.bad_onnx import external_data
-from tests.models.graphs import model
+from tests.models.graphs import from_x
 
 WEIGHT = np.arange(8, dtype=np.float32)
 
 
 def with_data(location: str = "w.bin", **entries: int) -> bytes:
-    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
+    made = from_x("y = Add(x, w)")
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in {"location": location, **entries}.items():

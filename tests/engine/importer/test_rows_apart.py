@@ -89,13 +89,14 @@ def layer(op_type: str, gates: int, *others: Any, **attributes: Any) -> onnx.Mod
 
 def deformed() -> onnx.ModelProto:
     """A kernel of 3 by 3 whose places a convolution moves."""
-    nodes = [
-        helper.make_node("Conv", ["x", "moves"], ["offset"], pads=[1] * 4),
-        helper.make_node("DeformConv", ["x", "w", "offset"], ["y"], pads=[1] * 4),
-    ]
-    constants = {"moves": 0.1 * real(18, 3, 3, 3), "w": real(4, 3, 3, 3)}
-    made = model(nodes, constants, ["n", 3, 6, 7])
-    made.opset_import[0].version, made.ir_version = 19, 9
+    made = parsed(
+        """(float[n, 3, 6, 7] x) => (float[] y)
+        { offset = Conv<pads=[1, 1, 1, 1]>(x, moves)
+          y = DeformConv<pads=[1, 1, 1, 1]>(x, w, offset) }""",
+        {"moves": 0.1 * real(18, 3, 3, 3), "w": real(4, 3, 3, 3)},
+        opset=19,
+    )
+    made.ir_version = 9
     return made
 
 

@@ -84,7 +84,7 @@ async def test_what_is_usual_for_files_of_scikit_learn_is_one_short_note(tmp_pat
 async def test_operators_beside_those_of_onnx_are_no_reason_to_call_a_file_not_valid(
     tmp_path: Path,
 ) -> None:
-    made = model([helper.make_node("Relu", ["x"], ["y"])])
+    made = from_x("y = Relu(x)")
     made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
     with pytest.raises(onnx.checker.ValidationError):
         onnx.checker.check_model(made)

@@ -6,14 +6,12 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from onnx import TensorProto, helper
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed
 from braid.core.graph import Operator, OpGraph
@@ -27,8 +25,7 @@ from braid.engine.program.engines import EnginePlace
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession, check_division
 from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread
 from braid.engine.worker.models import ModelTable
-from tests.models.graphs import graph, save, tensors
-from tests.models.small import small_cnn
+from tests.models.small import small_cnn, written
 
 
 @pytest.fixture
@@ -75,9 +72,8 @@ def test_outputs_are_written_in_place_also_when_the_place_is_used_again(artefact
 
 def test_outputs_are_written_where_the_file_declares_other_extents(tmp_path: Path) -> None:
     """torch's exporter declares the extents of its example for some outputs."""
-    node = helper.make_node("Add", ["x", "x"], ["y"])
-    declared = graph([node], tensors(x=["n", "length"]), tensors(y=["n", 16]))
-    path = save(declared, tmp_path / MODEL_FILE)
+    declared = "(float[n, length] x) => (float[n, 16] y) { y = Add(x, x) }"
+    path = written(tmp_path / MODEL_FILE, declared)
     session = OnnxSession(path, EnginePlace(1))
 
     for length in (16, 23, 24):
@@ -91,18 +87,9 @@ def test_outputs_are_written_where_the_file_declares_other_extents(tmp_path: Pat
 
 #   x BF16 ──> Cast(FP32) ──> Add(x) ──> Cast(BF16) ──> y      ONNX Runtime adds no BF16 on a CPU
 def test_bf16_goes_in_and_out_also_in_place(tmp_path: Path) -> None:
-    cast = partial(helper.make_node, "Cast")
-    nodes = [
-        cast(["x"], ["wide"], to=TensorProto.FLOAT),
-        helper.make_node("Add", ["wide", "wide"], ["sum"]),
-        cast(["sum"], ["y"], to=TensorProto.BFLOAT16),
-    ]
-    rows = ["batch", 3]
-    drawn = graph(
-        nodes, tensors(TensorProto.BFLOAT16, x=rows), tensors(TensorProto.BFLOAT16, y=rows)
-    )
-    save(drawn, tmp_path / MODEL_FILE)
-    session = OnnxSession(tmp_path / MODEL_FILE, EnginePlace(1))
+    text = """(bfloat16[batch, 3] x) => (bfloat16[batch, 3] y)
+    { wide = Cast<to=1>(x)  sum = Add(wide, wide)  y = Cast<to=16>(sum) }"""
+    session = OnnxSession(written(tmp_path / MODEL_FILE, text), EnginePlace(1))
     x = torch.tensor([[0.1, -3.0, 20000.0], [1e30, float("inf"), -0.0]]).bfloat16()
     place = torch.full_like(x, 7.0)
 

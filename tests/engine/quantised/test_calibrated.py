@@ -9,7 +9,6 @@ import onnx
 import pytest
 import torch
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from braid.core.graph import OpGraph
@@ -26,6 +25,7 @@ from braid.engine.program.kernel import PackedWeights
 from tests.engine.cpu.executors import on_kernels
 from tests.engine.onnx.oracle import static_graph
 from tests.engine.quantised.models import NETWORKS, Network, normal
+from tests.models.graphs import parsed
 
 Static = tuple[OpGraph, dict[str, Tensor]]
 Array = NDArray[np.float32]
@@ -115,21 +115,11 @@ def run_bound(made: Static, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 def test_two_linear_layers_compute_what_numpy_does_on_integers() -> None:
     rng = np.random.default_rng(4)
     w1, b1, w2 = (rng.normal(size=s).astype(np.float32) for s in ((16, 8), (8,), (8, 5)))
-    weights = {"w1": w1, "b1": b1, "w2": w2}
-    nodes = [
-        helper.make_node("MatMul", ["x", "w1"], ["m"]),
-        helper.make_node("Add", ["m", "b1"], ["a"]),
-        helper.make_node("Relu", ["a"], ["h"]),
-        helper.make_node("MatMul", ["h", "w2"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "two",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 16])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 5])],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    model = parsed(
+        """(float[batch, 16] x) => (float[batch, 5] y)
+        { m = MatMul(x, w1)  a = Add(m, b1)  h = Relu(a)  y = MatMul(h, w2) }""",
+        {"w1": w1, "b1": b1, "w2": w2},
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     given = static(model, batch=6)
     (first, _) = (op for op in given[0].operators if op.kind == "aten.linear")
     hidden = first.outputs[0]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
 
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO
@@ -25,7 +24,7 @@ from braid.engine.program.openvino_library import is_installed
 from braid.engine.runtime.memory import give_back_freed_memory
 from tests.engine.importer.running import import_here
 from tests.engine.worker.serving import ServedWorker
-from tests.models.graphs import graph, save, tensors
+from tests.models.small import product
 
 SIZE = 1024  # of a matrix of 4 MiB
 SPEC = TensorType("FP32", (1, SIZE))
@@ -56,9 +55,7 @@ def test_memory_stays_flat_over_cycles_of_load_and_unload(
 ) -> None:
     if runtime == OPENVINO and not is_installed():
         pytest.skip("OpenVINO is not installed")
-    weights = {"w": np.eye(SIZE, dtype=np.float32) * 3}
-    node, shape = helper.make_node("MatMul", ["x", "w"], ["y"]), [1, SIZE]
-    file = save(graph([node], tensors(x=shape), tensors(y=shape), weights), tmp_path / "net.onnx")
+    file = product(tmp_path / "net.onnx", np.eye(SIZE, dtype=np.float32) * 3)
     artefact = import_here(file, tmp_path / "artefact")
     digest = "d" * 64
     to_run = PlanToRun(ProgramKey(digest, (("x", SPEC),)), runtime=runtime)

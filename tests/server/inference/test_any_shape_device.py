@@ -16,7 +16,6 @@ import numpy as np
 import onnxruntime
 import pytest
 import pytest_asyncio
-from onnx import helper
 
 from braid.compiler.imported_model import read_imported
 from braid.compiler.options import ModelOptions
@@ -45,7 +44,7 @@ from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, GivenRequest, check_request
 from braid.server.store.records import ModelVersion
 from tests.engine.importer.running import import_here
-from tests.models.graphs import model
+from tests.models.graphs import from_x
 from tests.models.of_any_length import (
     ALL,
     WORDS,
@@ -493,15 +492,8 @@ async def test_a_size_that_pays_at_one_shape_is_formed_there_only(
 
 def fixed_width(rows: str | int) -> AnyLength:
     """A model whose only open extent is the number of rows; the batch is of ``rows``."""
-    made = model(
-        [
-            helper.make_node("ReduceMax", ["x"], ["m"], axes=[1], keepdims=1),
-            helper.make_node("Sub", ["x", "m"], ["y"]),
-        ]
-        if rows != 1
-        else [helper.make_node("Softmax", ["x"], ["y"], axis=0)],
-        shape=[rows, 6],
-    )
+    body = "m = ReduceMax<axes=[1], keepdims=1>(x)  y = Sub(x, m)"
+    made = from_x(body if rows != 1 else "y = Softmax<axis=0>(x)", f"{rows}, 6")
     return AnyLength(made, lambda random, count, _: {"x": random.random((count, 6), np.float32)})
 
 

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from braid_client import JobFailed, PlannerOptions
-from tests.models.small import small_cnn
+from tests.models.small import small_cnn, unknown_operator
 from tests.service.console.browser import Browser, address
 from tests.service.console.test_registering import run_model, set_fields
 from tests.service.server_process import ServerProcess
-from tests.service.test_failed_newest import unknown_operator
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_complaints")]
 

@@ -15,15 +15,13 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from tests.models.external_data import in_several_files
-from tests.models.graphs import graph, save, tensors
-from tests.models.small import small_cnn
+from tests.models.small import in_text, small_cnn, unknown_operator, written
 from tests.service.console.browser import Browser, address
 from tests.service.oip.rest import call
 from tests.service.server_process import ServerProcess
-from tests.service.test_failed_newest import unknown_operator
 
 pytestmark = [pytest.mark.ci, pytest.mark.usefixtures("no_complaints")]
 
@@ -45,15 +43,10 @@ def classifier(path: Path) -> Path:
         "kernel": rng.normal(0, 0.3, (24, 3, 5, 5)).astype(np.float32),
         "matrix": rng.normal(0, 1, (24, CLASSES)).astype(np.float32),
     }
-    nodes = [
-        helper.make_node("Conv", ["image", "kernel"], ["c"], strides=[2, 2]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("GlobalAveragePool", ["r"], ["p"]),
-        helper.make_node("Flatten", ["p"], ["f"]),
-        helper.make_node("MatMul", ["f", "matrix"], ["logits"]),
-    ]
-    image, logits = ["batch", 3, SIDE, SIDE], ["batch", CLASSES]
-    return save(graph(nodes, tensors(image=image), tensors(logits=logits), weights), path)
+    text = f"""(float[batch, 3, {SIDE}, {SIDE}] image) => (float[batch, {CLASSES}] logits) {{
+      c = Conv<strides=[2, 2]>(image, kernel)  r = Relu(c)  p = GlobalAveragePool(r)
+      f = Flatten(p)  logits = MatMul(f, matrix) }}"""
+    return written(path, text, **weights)
 
 
 def png(path: Path, pixels: np.ndarray) -> Path:
@@ -162,10 +155,8 @@ def test_a_file_is_registered_and_tried_with_an_image(
 
 def narrow(path: Path, element: int) -> Path:
     """x [n, 4] of an element type -> y, the same."""
-    identity = helper.make_node("Identity", ["x"], ["y"])
-    shapes = {"x": ["n", 4]}, {"y": ["n", 4]}
-    inputs, outputs = (tensors(element, **shape) for shape in shapes)
-    return save(graph([identity], inputs, outputs), path)
+    tensor = f"{in_text(element)}[n, 4]"
+    return written(path, f"({tensor} x) => ({tensor} y) {{ y = Identity(x) }}")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper
 
 from braid.core.precision import BF16
 from braid_client import Client
@@ -16,7 +15,7 @@ from campaigns.exact.campaign import answers_of, offered, served
 from campaigns.exact.checking import compared
 from campaigns.exact.drawing import rows
 from campaigns.exact.steps import Array
-from tests.models.graphs import graph, save, tensors
+from tests.models.small import two_layers, written
 from tests.service.exact.test_random_requests import EACH_FORM
 from tests.service.server_process import ServerProcess
 
@@ -58,13 +57,9 @@ def test_neighbours_do_not_change_a_row(shared: ServerProcess, form: str, tmp_pa
 
 def through_a_grid(path: Path, zero: int, dtype: type[np.uint8] | type[np.int8]) -> Path:
     """x [batch, 64] -> Q -> y, integers, and their DQ."""
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
-    ]
-    constants = {"scale": np.float32(0.5), "zero": np.array(zero, dtype)}
-    row = ["batch", 64]
-    return save(graph(nodes, tensors(x=row), tensors(y=row), constants, "grid"), path)
+    text = """(float[batch, 64] x) => (float[batch, 64] y)
+    { q = QuantizeLinear(x, scale, zero)  y = DequantizeLinear(q, scale, zero) }"""
+    return written(path, text, scale=np.float32(0.5), zero=np.array(zero, dtype))
 
 
 @pytest.mark.parametrize(("zero", "dtype"), [(0, np.uint8), (131, np.uint8), (-7, np.int8)])
@@ -85,21 +80,8 @@ def test_numbers_outside_a_grid_become_its_ends_and_nan_the_least(
     np.testing.assert_array_equal(finite, wanted)
 
 
-def two_layers(path: Path) -> Path:
-    """x [batch, 16] -> linear -> relu -> linear -> y."""
-    random = np.random.default_rng(0)
-    weights = {name: random.normal(size=(16, 16)).astype(np.float32) / 4 for name in "ab"}
-    nodes = [
-        helper.make_node("MatMul", ["x", "a"], ["h"]),
-        helper.make_node("Relu", ["h"], ["r"]),
-        helper.make_node("MatMul", ["r", "b"], ["y"]),
-    ]
-    row = ["batch", 16]
-    return save(graph(nodes, tensors(x=row), tensors(y=row), weights, "layers"), path)
-
-
 def test_nan_stays_nan_and_denormals_are_numbers(shared: ServerProcess, tmp_path: Path) -> None:
-    path = two_layers(tmp_path / "layers.onnx")
+    path = two_layers(tmp_path / "layers.onnx", 16, 16)
     x = np.random.default_rng(1).normal(size=(5, 16)).astype(np.float32)
     x[0, 3], x[1, 4], x[2, 5] = np.nan, np.inf, -np.inf
     x[3] *= 1e-40

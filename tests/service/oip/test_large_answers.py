@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from onnx import helper
 
 from tests.clock import until
-from tests.models.graphs import graph, save, tensors
+from tests.models.small import written
 from tests.service.oip.rest import Answer, call
 from tests.service.server_process import ServerProcess
 
@@ -32,10 +31,9 @@ INFER = "/v2/models/wide/infer"
 
 def wide(path: Path) -> Path:
     """x [batch, 3] -> y, z [batch, COLUMNS]: the sum of the row, and its negative."""
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Neg", ["y"], ["z"])]
-    outputs = tensors(y=["batch", COLUMNS], z=["batch", COLUMNS])
-    weight = {"w": np.ones((3, COLUMNS), np.float32)}
-    return save(graph(nodes, tensors(x=["batch", 3]), outputs, weight), path)
+    text = f"""(float[batch, 3] x) => (float[batch, {COLUMNS}] y, float[batch, {COLUMNS}] z)
+    {{ y = MatMul(x, w)  z = Neg(y) }}"""
+    return written(path, text, w=np.ones((3, COLUMNS), np.float32))
 
 
 @pytest.fixture(scope="module")
