@@ -1,16 +1,19 @@
-"""Schedules: the id of their plan, the one speed they show, and documents that are stored."""
+"""Plans, schedules and device states: their names, and what they refuse."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from braid.core.device_state import DeviceState
 from braid.core.errors import InvalidArtefact
+from braid.core.json_form import from_json, to_json
 from braid.core.measurement import Speed
-from braid.core.plan import Launch, StreamPlan, sequential_plan
+from braid.core.plan import EnginePart, Launch, StreamPlan, sequential_plan
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO, PLAN_NAMES, plan_text
 from braid.core.schedule import (
     Contender,
@@ -23,6 +26,63 @@ from braid.core.schedule import (
     schedule_to_json,
 )
 from braid.scheduler.options import PLANNERS
+
+PART = EnginePart((1, 2), OPENVINO, "2.0", 2)
+LAUNCHES = tuple(Launch(unit, 0) for unit in range(3))
+ROWS = EnginePart((0, 1, 2), "", "", 1, 3)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"parts": (EnginePart((0, 2), OPENVINO, "2.0", 2),)},  # not in a row
+        {"parts": (PART, PART)},
+        {"parts": (PART,), "merges": ((0, 1),)},
+        {"parts": (PART,), "barriers": (2,)},
+        {"parts": (EnginePart((2, 3), OPENVINO, "2.0", 2),)},  # never launched
+        # Parts of some rows have all units and stand alone.
+        {"parts": (EnginePart((0, 1), "", "", 1, 3), EnginePart((0, 1, 2), "", "", 1, 2))},
+        {"parts": (ROWS, EnginePart((0, 1), OPENVINO, "2.0", 1))},
+        {"parts": (ROWS, ROWS), "merges": ((0, 1),)},
+    ],
+)
+def test_parts_are_launched_in_a_row_and_once(plan: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArtefact):
+        StreamPlan(LAUNCHES, 1, **plan)
+
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+@pytest.mark.parametrize(
+    ("groups", "name"),
+    [
+        ((), ""),
+        (((0, 1, 2),), "near"),
+        (((0,), (1,)), "far"),
+        (((0, 1, 2, 3), (4, 5, 6, 7)), "0-3/4-7"),
+        (((0, 2, 3), (1,)), "0,2-3/1"),
+    ],
+)
+def test_a_state_is_named_by_its_groups(groups: Groups, name: str) -> None:
+    assert DeviceState(groups).name == name
+
+
+def test_a_lane_belongs_to_one_group() -> None:
+    with pytest.raises(ValueError, match="each lane"):
+        DeviceState(((0, 1), (1, 2)))
+
+
+def test_a_state_says_how_far_its_lanes_are() -> None:
+    far = DeviceState(((0,), (1,)), ((0.0, 370.4), (370.4, 0.0)))
+    chiplets = DeviceState(
+        ((0, 1), (2,)), ((0.0, 45.0, 210.0), (45.0, 0.0, 200.0), (210.0, 200.0, 0.0))
+    )
+
+    assert [str(state) for state in (far, chiplets)] == ["far (370 ns)", "0-1/2 (45 to 210 ns)"]
+    assert str(DeviceState()) == "not known"
+    assert from_json(DeviceState, to_json(chiplets)) == chiplets
+
 
 PARALLEL = StreamPlan((Launch(0, 0), Launch(1, 1)), 2)
 SEEN = Provenance(

@@ -1,3 +1,5 @@
+"""Streams, waits and barriers: lowered stages, waves, what may be left out."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -6,8 +8,13 @@ import pytest
 
 from braid.core.errors import InvalidArtefact
 from braid.core.plan import Launch, StreamPlan, verify_plan
+from braid.core.schedule import Stage
+from braid.scheduler.cost import OperatorLatencies
+from braid.scheduler.lowering import lower_stages
+from braid.scheduler.options import PlannerSettings
+from braid.scheduler.planners import plan
 from braid.scheduler.streams import StreamSchedule, lower_streams, makespan_us, plan_with_events
-from tests.scheduler.oracle import random_graph
+from tests.scheduler.oracle import graph_of, random_graph
 
 
 #   s0: 0 ──> 1 ──┐
@@ -68,3 +75,66 @@ def test_makespan_counts_streams_waits_and_barriers() -> None:
 
     assert makespan_us(free, [5.0, 2.0, 1.0, 4.0]) == 6.0
     assert makespan_us(joined, [5.0, 2.0, 1.0, 4.0]) == 10.0
+
+
+#   0 ─┬─> 1 ─> 2 ─┬─> 4
+#      └─> 3 ──────┘
+EDGES = [[], [0], [1], [0], [2, 3]]
+
+
+def test_the_longest_group_runs_on_stream_0_between_barriers() -> None:
+    plan = lower_stages([Stage(((0,),)), Stage(((3,), (1, 2))), Stage(((4,),))], EDGES)
+
+    assert plan.launches == (Launch(0, 0), Launch(1, 0), Launch(2, 0), Launch(3, 1), Launch(4, 0))
+    assert plan.barriers == (1, 4)
+
+
+def test_length_is_latency_where_it_is_known() -> None:
+    latency = [1.0, 1.0, 1.0, 9.0, 1.0]
+
+    plan = lower_stages([Stage(((0,),)), Stage(((1, 2), (3,))), Stage(((4,),))], EDGES, latency)
+
+    assert plan.launches[1] == Launch(3, 0)
+
+
+def test_stages_of_one_group_need_no_barrier_between_them() -> None:
+    plan = lower_stages([Stage(((unit,),)) for unit in range(5)], EDGES)
+
+    assert plan.barriers == ()
+    assert plan.streams == 1
+
+
+def test_more_groups_than_streams_share_the_least_loaded_stream() -> None:
+    plan = lower_stages([Stage(tuple((unit,) for unit in range(20)))], [[]] * 20)
+
+    loads = [[launch.stream for launch in plan.launches].count(number) for number in range(8)]
+    assert sorted(loads) == [2, 2, 2, 2, 3, 3, 3, 3]
+
+
+def test_stages_that_break_an_edge_are_refused() -> None:
+    with pytest.raises(InvalidArtefact, match="unit 1 reads from 0"):
+        lower_stages([Stage(((1,), (0,)))], [[], [0]])
+
+
+#   0 ─┬─> 2 ─> 4
+#   1 ─┴─> 3
+GRAPH = graph_of([[], [], [0, 1], [1], [2]])
+COST = OperatorLatencies([1.0, 2.0, 3.0, 4.0, 5.0])
+
+
+def test_greedy_runs_all_that_is_ready() -> None:
+    planned = plan(GRAPH, COST, PlannerSettings("greedy"))
+
+    assert [stage.groups for stage in planned.stages] == [
+        ((0,), (1,)),
+        ((2,), (3,)),
+        ((4,),),
+    ]
+
+
+def test_rammer_deals_a_wave_to_the_streams_there_are() -> None:
+    wave = graph_of([[]] * 5)
+
+    planned = plan(wave, COST, PlannerSettings("rammer", max_streams=2))
+
+    assert planned.stages[0].groups == ((0, 2, 4), (1, 3))

@@ -1,4 +1,4 @@
-"""What children of a server may know and take, and that none of them outlives it."""
+"""Children of a server: their environment, descriptors, and how they end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from braid.core.child_process import child_environment
-from braid_client import Job, ResourceExhausted
+from braid_client import Client, Job, ModelState, ResourceExhausted
 from tests.clock import until
+from tests.closed_twice import ClosedTwice
 from tests.models.small import small_cnn, written
 from tests.service.server_process import BRAID, ServerProcess
 
@@ -91,3 +92,50 @@ def _environments_of_all_kinds(server: ServerProcess, job: Job) -> list[dict[str
 
     until(look, why=lambda: (job, seen.keys()))
     return list(seen.values())
+
+
+ROW = {"x": np.ones((1, 3, 16, 16), np.float32)}
+
+
+@pytest.mark.ci
+def test_a_server_closes_each_descriptor_once(tmp_path: Path) -> None:
+    closed = ClosedTwice(tmp_path)
+    with ServerProcess(
+        tmp_path / "store",
+        LD_PRELOAD=closed.environment["LD_PRELOAD"],
+        CLOSED_TWICE=closed.environment["CLOSED_TWICE"],
+    ) as server:
+        with server.start().client() as client:
+            model = small_cnn(tmp_path / "cnn.onnx")
+            client.cancel_job(client.register("cancelled", model).id)
+            client.register("cnn", model, batch_sizes=[1], wait=True)
+            worker = server.worker_pid
+            psutil.Process(worker).kill()
+            until(lambda: server.worker_pid != worker)
+            assert client.infer("cnn", ROW).outputs
+            client.delete("cnn")
+        assert server.stop() == 0
+
+    assert closed.of(server.process.pid) == []
+
+
+@pytest.mark.ci
+def test_an_empty_server_ends_its_processes_stays_ready_and_takes_a_model(tmp_path: Path) -> None:
+    relu = "(float[batch, 4] x) => (float[batch, 4] y) { y = Relu(x) }"
+    file = written(tmp_path / "net.onnx", relu)
+    with ServerProcess(tmp_path / "store", command=BRAID).start() as server:
+        first = psutil.Process(server.process.pid)
+        until(lambda: not first.children(recursive=True))
+        ready = server.http("/readyz")
+        with Client(server.address) as client:
+            job = client.register("net", file, batch_sizes=[1])
+            until(lambda: client.model("net").state is ModelState.SERVING)
+            answer = client.infer("net", {"x": np.array([[-1, 2, -3, 4]], np.float32)})
+            client.cancel_job(job.id)
+            processes = len(first.children(recursive=True))
+            client.delete("net")
+        until(lambda: not first.children(recursive=True))
+
+    assert ready == "ready\n"
+    assert answer.outputs["y"].tolist() == [[0, 2, 0, 4]]
+    assert processes >= 2

@@ -1,8 +1,9 @@
-"""Messages between the front end and a worker: every class survives its way over a socket."""
+"""Messages between server and worker, and the frames that carry them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterator, Mapping
 from inspect import signature
 from typing import Any, get_args
 
@@ -19,7 +20,7 @@ from braid.core.measurement import PlanMeasurement, StageLatency
 from braid.core.plan import Launch, StreamPlan, sequential_plan
 from braid.core.schedule import Stage
 from braid.core.tensor import TensorType
-from braid.engine.link.frames import FrameDecoder, encode
+from braid.engine.link.frames import BlockingChannel, FrameDecoder, encode
 from braid.engine.link.messages import (
     AnyReply,
     AnyRequest,
@@ -175,3 +176,31 @@ def test_an_error_that_is_no_unicode_arrives() -> None:
 def test_a_status_is_small() -> None:
     assert len(encode(WorkerStatus(7, 0.5, None))) < 100
     assert to_json(AskStatus()) == {"type": "AskStatus"}
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[BlockingChannel, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield BlockingChannel(ours), theirs
+
+
+def test_a_peer_that_dies_with_messages_unread_ends_the_stream(
+    ends: tuple[BlockingChannel, socket.socket],
+) -> None:
+    channel, peer = ends
+    channel.send(AskStatus())
+    peer.close()
+
+    assert channel.receive() is None
+
+
+def test_nothing_is_sent_to_a_peer_that_is_gone(
+    ends: tuple[BlockingChannel, socket.socket],
+) -> None:
+    channel, peer = ends
+    peer.close()
+
+    channel.send(AskStatus())
+
+    assert channel.receive() is None

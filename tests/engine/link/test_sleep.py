@@ -1,4 +1,4 @@
-"""A worker that is ended while nothing needs it, and started by what does."""
+"""Workers that sleep, wake up, and start ever further apart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from braid.core.errors import WorkerRestarting
 from braid.engine.link.messages import DescribeDevice
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
-from braid.engine.link.supervisor import LinkEvents, LinkState, WorkerLink
+from braid.engine.link.supervisor import (
+    STABLE_SECONDS,
+    LinkEvents,
+    LinkState,
+    RestartPacing,
+    WorkerLink,
+)
 
 OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.engine.link.losing_worker")
 
@@ -54,3 +60,28 @@ async def test_a_worker_that_does_not_wake_up_is_worth_another_try() -> None:
         link.options = OPTIONS
         await link.wake()
         assert link.pid is not None
+
+
+def test_workers_that_end_at_once_start_ever_further_apart_up_to_a_limit() -> None:
+    pacing = RestartPacing(longest_s=5.0)
+    pauses = [pacing.pause_s(lived_s=0.0) for _ in range(10)]
+    assert pauses[0] == 0.0
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 5.0
+
+
+def test_the_time_for_which_a_worker_lived_counts() -> None:
+    pacing = RestartPacing(longest_s=5.0)
+    for _ in range(10):
+        pacing.pause_s(lived_s=0.0)
+    assert pacing.pause_s(lived_s=2.0) == pytest.approx(3.0)
+    assert pacing.pause_s(lived_s=6.0) == 0.0
+    assert pacing.pause_s(lived_s=0.0) == 5.0
+
+
+def test_a_worker_that_lived_for_long_makes_up_for_those_before() -> None:
+    pacing = RestartPacing(longest_s=5.0)
+    for _ in range(10):
+        pacing.pause_s(lived_s=0.0)
+    assert pacing.pause_s(lived_s=STABLE_SECONDS + 1) == 0.0
+    assert pacing.pause_s(lived_s=0.0) == pytest.approx(0.1)

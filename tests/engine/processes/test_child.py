@@ -1,21 +1,32 @@
-"""How a child process ends, and what it leaves: its last output, and no process."""
+"""Child processes: how they end, their time, what they inherit."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import resource
+from math import inf
+from time import process_time
 
 import psutil
 import pytest
 
 from braid.core.child_process import child_environment
+from braid.engine.link.options import LOST_EXIT_CODE, EndReason, WorkerEnd
 from braid.engine.processes.child import (
     TAIL_BYTES,
     ChildEnd,
     ChildProcess,
     Streams,
 )
+from braid.engine.processes.child_time import (
+    ROUNDS,
+    DidNothing,
+    TookTooLong,
+    cpu_time_s,
+    wait_for_child,
+)
+from braid.engine.processes.environment import cpu_environment, cuda_environment
 from tests.clock import until
 
 DESCRIPTORS_OF_A_START = 5
@@ -128,3 +139,91 @@ def _descriptors() -> set[int]:
 )
 def test_an_end_is_said_in_words(end: ChildEnd, text: str) -> None:
     assert end.text == text
+
+
+ROUND_S = 0.001
+
+
+class Child:
+    """A process that computes for so long in each round, and answers at the end if it may."""
+
+    def __init__(self, *rounds_s: float, answers: bool = False) -> None:
+        self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._rounds = iter(rounds_s)
+        self._answers = answers
+        self._total_s = 0.0
+
+    def cpu_time_s(self, pid: int) -> float:
+        round_s = next(self._rounds, None)
+        if round_s is None and self._answers and not self.answer.done():
+            self.answer.set_result("at last")
+        self._total_s += 0.01 if round_s is None else round_s
+        return self._total_s
+
+    async def wait(self, cpu_seconds: float) -> None:
+        await wait_for_child(
+            self.answer, 1, ROUND_S, cpu_seconds=cpu_seconds, cpu_time_s=self.cpu_time_s
+        )
+
+
+async def test_a_child_that_gets_on_slowly_may_take_longer_than_its_limit() -> None:
+    child = Child(*[0.01] * 5, answers=True)
+
+    await child.wait(cpu_seconds=1.0)
+
+    assert child.answer.result() == "at last"
+
+
+async def test_a_child_that_used_its_share_is_told_from_one_that_got_none() -> None:
+    with pytest.raises(TookTooLong):
+        await Child(0.0, 0.95).wait(cpu_seconds=1.0)
+    with pytest.raises(DidNothing):
+        await Child(0.0, 0.2, 0.0).wait(cpu_seconds=1.0)
+
+
+async def test_no_child_is_waited_for_without_end() -> None:
+    with pytest.raises(TookTooLong):
+        await Child(*[0.01] * (ROUNDS + 1)).wait(cpu_seconds=inf)
+
+
+def test_the_time_of_a_process_is_that_of_all_its_threads() -> None:
+    assert cpu_time_s(os.getpid()) == pytest.approx(process_time(), abs=0.5)
+    assert cpu_time_s((1 << 22) + 1) == 0.0, "no process has this number"
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpu", "chosen"),
+    [
+        (None, 0, "0"),
+        (None, 3, "3"),
+        ("2,5", 1, "5"),
+        ("GPU-aa, GPU-bb", 1, "GPU-bb"),
+        ("2,5", 2, "-1"),
+        ("", 0, ""),
+    ],
+)
+def test_a_worker_sees_one_gpu_of_those_that_the_server_sees(
+    visible: str | None, gpu: int, chosen: str
+) -> None:
+    ours = {"PATH": "/bin"} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+
+    assert cuda_environment(gpu, ours)["CUDA_VISIBLE_DEVICES"] == chosen
+
+
+def test_threads_of_openmp_spin_briefly_and_not_where_a_quota_would_pay_for_it() -> None:
+    assert cpu_environment({}, spins=True)["GOMP_SPINCOUNT"] == "10000"
+    assert cpu_environment({}, spins=False)["GOMP_SPINCOUNT"] == "0"
+
+
+def test_graphs_get_32_connections_unless_the_operator_said_otherwise() -> None:
+    assert cuda_environment(0, {})["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
+    told = cuda_environment(0, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"})
+    assert told["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
+
+
+def test_the_end_of_a_worker_says_why() -> None:
+    lost = WorkerEnd.of(ChildEnd(LOST_EXIT_CODE), "the GPU failed: an illegal memory access")
+    assert lost.reason is EndReason.DEVICE_LOST
+    assert "an illegal memory access" in lost.text
+    assert WorkerEnd.of(ChildEnd(-9), "") == WorkerEnd(EndReason.KILLED, "it was killed by SIGKILL")
+    assert WorkerEnd.of(ChildEnd(1), "").reason is EndReason.EXITED

@@ -1,4 +1,4 @@
-"""Other runtimes on models whose weights came in files of their own."""
+"""Models in several files, and errors of their files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from braid.core.errors import InvalidArtefact
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.device import open_whole
-from braid.engine.program.model_file import opened_file
+from braid.engine.program.model_file import opened_file, reason_of
 from braid_client.external_data import ModelFile, with_its_data
 from tests.engine.importer.running import import_here
 from tests.models.external_data import in_several_files
@@ -66,3 +66,20 @@ def test_a_zip_that_was_changed_is_not_opened(tmp_path: Path, unpacked: Path) ->
     with pytest.raises(InvalidArtefact, match="changed"), opened_file(artefact, file.digest()):
         pass
     assert not os.listdir(unpacked)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "Exception from src/inference/core.cpp:109:\nException from src/plugin.cpp:52:\n"
+            "Check 'is_static' failed at src/node.cpp:7:\nthe rank is open\n\nand more",
+            "Check 'is_static' failed at src/node.cpp:7: the rank is open",
+        ),
+        ("[ONNXRuntimeError] : 9 : no kernel\nat line 3", "[ONNXRuntimeError] : 9 : no kernel"),
+        ("Exception from src/core.cpp:1:", "Exception from src/core.cpp:1:"),
+        ("", "ValueError"),
+    ],
+)
+def test_the_reason_is_whole_and_one_line(said: str, reason: str) -> None:
+    assert reason_of(ValueError(said)) == reason
