@@ -14,8 +14,6 @@ SOURCE = Path(__file__).with_name("closed_twice.c")
 
 
 class ClosedTwice:
-    """Library to preload, and what it has told."""
-
     def __init__(self, folder: Path) -> None:
         """Compile the library; skips where there is no C compiler."""
         library = folder / "closed_twice.so"

@@ -14,8 +14,6 @@ import numpy as np
 
 
 class Payload:
-    """Makes a file when it is unpickled."""
-
     def __init__(self, marker: Path) -> None:
         self.marker = marker
 
@@ -44,7 +42,6 @@ def npz(member: bytes, method: int = zipfile.ZIP_STORED, name: str = "x.npy") ->
 
 
 def sound() -> bytes:
-    """Samples that the model takes."""
     target = io.BytesIO()
     np.savez_compressed(target, x=np.ones((2, 3), np.float32))
     return target.getvalue()

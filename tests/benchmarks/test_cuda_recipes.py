@@ -33,7 +33,6 @@ def small_network(kernel: int = 3) -> Network:
 
 @pytest.fixture(autouse=True)
 def networks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Network]:
-    """The networks that recipes know."""
     known = {"small": small_network()}
     monkeypatch.setattr(recipes, "NETWORKS", known)
     return known

@@ -63,7 +63,6 @@ async def opened(idle_seconds: float = 60.0, **options: Any) -> AsyncIterator[Me
 
 
 async def runs(bench: MeasuringProcess, *, yes: bool) -> None:
-    """Wait until it runs, or does not."""
     async with asyncio.timeout(120):
         while (bench.pid is not None) != yes:  # noqa: ASYNC110  (it has no event)
             await asyncio.sleep(0.01)

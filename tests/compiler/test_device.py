@@ -20,8 +20,6 @@ REQUEST = MeasureStage(PROGRAM, Stage(((0,),)))
 
 
 class Place:
-    """Answers with one latency after the other."""
-
     def __init__(self, *latencies_us: float) -> None:
         self.left: Iterator[float] = iter(latencies_us)
         self.measured = 0

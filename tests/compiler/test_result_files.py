@@ -25,7 +25,6 @@ def files(tmp_path: Path) -> ResultFiles:
 
 
 def file_of(root: Path, batch_size: int = 1) -> Path:
-    """File of the schedule of a batch size."""
     return root / "schedules" / MODEL / f"{schedule(batch_size).key.id}.json"
 
 

@@ -54,8 +54,6 @@ PARTS = [
 
 
 class Cache:
-    """Keeps latencies in a dictionary."""
-
     def __init__(self, **known_us: float) -> None:
         self.kept = known_us
         self.error: Exception | None = None

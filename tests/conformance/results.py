@@ -15,8 +15,6 @@ KEPT = ROOT / "docs/onnx-backend.json"
 
 
 class Verdict(StrEnum):
-    """How a case ended."""
-
     PASSED = "passed"  # on the kinds of the table
     WHOLE = "whole"  # passed, run whole by ONNX Runtime; the reason is against the table
     WRONG = "wrong"  # silently: other numbers than onnx expects
@@ -26,8 +24,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Result:
-    """The verdict on one case."""
-
     name: str
     kind: str
     operator: str

@@ -33,8 +33,6 @@ def test_enough_cases_pass_and_no_wrong_result_is_unexplained() -> None:
 
 
 class Fatal(Case):
-    """Ends the process that receives it."""
-
     def __init__(self) -> None:
         super().__init__("fatal", "x", "x", 0.0, 0.0, b"", [])
 

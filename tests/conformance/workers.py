@@ -43,7 +43,6 @@ class _Worker:
 def run_cases(
     cases: Sequence[Case], processes: int, on_result: Callable[[Result], None]
 ) -> list[Result]:
-    """The result of every case, in their order."""
     results: dict[int, Result] = {}
     todo = list(reversed(range(len(cases))))
     workers: list[_Worker] = []

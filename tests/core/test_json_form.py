@@ -20,16 +20,12 @@ from braid.core.json_form import MalformedJson, Tagged, from_json, to_json
 
 
 class Row(NamedTuple):
-    """A list in JSON."""
-
     name: str
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A dataclass inside another one."""
-
     name: str
     extent: int | str
 
@@ -39,21 +35,15 @@ class Part:
 
 
 class One(Tagged, frozen=True):
-    """A member of a union."""
-
     part: Part
 
 
 class Other(Tagged, frozen=True):
-    """Another member of it."""
-
     size: int = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """One field of each kind."""
-
     content: bytes
     pairs: tuple[tuple[str, int], ...]
     rows: tuple[Row, ...]

@@ -149,7 +149,6 @@ class Workshop:
         )
 
     def close(self) -> None:
-        """End every container and remove everything."""
         for command in (
             ("podman", "rm", "--all", "--force", "--time", "1"),
             ("podman", "volume", "rm", "--all", "--force"),

@@ -15,7 +15,6 @@ from tests.deploy.places import unknown_settings
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Every instruction with its argument, continued lines joined."""
     text = re.sub(r"^\s*#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
     lines = re.sub(r"\\\n", " ", text).splitlines()
     return [

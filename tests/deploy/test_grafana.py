@@ -29,7 +29,6 @@ def dashboard(name: str) -> dict[str, Any]:
 
 
 def expressions(name: str) -> list[str]:
-    """Every query of a dashboard."""
     return [target["expr"] for panel in dashboard(name)["panels"] for target in panel["targets"]]
 
 
@@ -47,7 +46,6 @@ def known_series() -> set[str]:
 
 
 def series_in(expression: str) -> set[str]:
-    """The names of series in a query."""
     bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(by|on|group_left)\s*\([^)]*\)", " ", expression)
     return set(re.findall(r"[a-zA-Z_][a-zA-Z0-9_:]*", bare)) - FUNCTIONS
 

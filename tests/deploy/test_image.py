@@ -41,8 +41,6 @@ STARTS_WITHIN_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The running container of the service."""
-
     workshop: Workshop
     name: str
 

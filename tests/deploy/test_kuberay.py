@@ -18,7 +18,6 @@ FOLDER = DEPLOY / "kubernetes/ray"
 
 
 def service() -> Manifest:
-    """The spec of the RayService."""
     loaded: Manifest = yaml.safe_load((FOLDER / "rayservice.yaml").read_text())["spec"]
     return loaded
 
@@ -29,7 +28,6 @@ def cluster() -> Manifest:
 
 
 def groups() -> dict[str, Manifest]:
-    """The head and the group of nodes."""
     [nodes] = cluster()["workerGroupSpecs"]
     return {"head": cluster()["headGroupSpec"], "nodes": nodes}
 

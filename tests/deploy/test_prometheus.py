@@ -73,8 +73,6 @@ def test_what_the_server_exposes_is_well_formed() -> None:
 
 
 class Prometheus:
-    """A running Prometheus."""
-
     def __init__(self, port: int) -> None:
         self.address = f"http://127.0.0.1:{port}"
 

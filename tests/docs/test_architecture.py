@@ -33,7 +33,6 @@ def steps(text: str, heading: str) -> list[list[str]]:
 
 
 def rooms(text: str) -> list[str]:
-    """Packages of the table of rooms."""
     return re.findall(r"^\| `([^`]+)` \|", section(text, "Rooms"), re.MULTILINE)
 
 

@@ -47,7 +47,6 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The disks of a module's machines."""
     if why := fleet.missing():
         pytest.skip(why)
     return tmp_path_factory.mktemp("machines")
@@ -55,5 +54,4 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stand(machines: Path, postgres_server: Postgres, s3_server: S3) -> Stand:
-    """What campaigns run on."""
     return Stand(machines, postgres_server, s3_server)

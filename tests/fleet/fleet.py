@@ -76,7 +76,6 @@ class Fleet:
     def make_machine(
         self, number: int, folder: Path, arguments: list[str], environment: Mapping[str, str]
     ) -> Machine:
-        """A machine, off, that runs ``braid serve``."""
         return Machine(number, folder, arguments, **environment)
 
     def start(self) -> Self:
@@ -93,12 +92,10 @@ class Fleet:
         return self.postgres.execute(query, self.database)
 
     def value(self, query: str) -> Any:
-        """The only column of the only row."""
         [[value]] = self.rows(query)
         return value
 
     def power_off(self) -> None:
-        """Kill every machine."""
         for machine in self.machines:
             machine.power_off()
 

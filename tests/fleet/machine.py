@@ -123,7 +123,6 @@ class Machine:
         return self.await_ready() if wait else self
 
     def command(self) -> list[str]:
-        """What it runs until it is switched off."""
         serve = ["serve", "--store", str(self.folder / "store"), "--host", self.host]
         ports = ["--grpc-port", str(GRPC_PORT), "--http-port", str(HTTP_PORT)]
         return [*BRAID, *serve, *ports, *self.arguments]
@@ -148,7 +147,6 @@ class Machine:
 
     @property
     def is_on(self) -> bool:
-        """True while its first process runs."""
         return self._boot is not None and self._boot.poll() is None
 
     def power_off(self) -> None:
@@ -186,7 +184,6 @@ class Machine:
         _ip("link", "set", self._port, "down")
 
     def replug(self) -> None:
-        """Put the cable back."""
         _ip("link", "set", self._port, "up")
 
     def pause(self) -> None:
@@ -223,12 +220,10 @@ class Machine:
 
     @property
     def log(self) -> str:
-        """What the server logged since its last start."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     @property
     def server(self) -> psutil.Process:
-        """The front end."""
         [server] = self._first.children()
         return server
 

@@ -94,7 +94,6 @@ class Postgres:
         return self.url(database)
 
     def connect(self, database: str = "postgres") -> psycopg.Connection[Any]:
-        """A connection that commits each statement."""
         return psycopg.connect(
             host=self.host,
             port=self.port,
@@ -152,7 +151,6 @@ class Postgres:
             self._process = None
 
     def remove(self) -> None:
-        """End, and remove the cluster."""
         self.stop()
         self._home.cleanup()
 

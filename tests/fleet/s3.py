@@ -73,7 +73,6 @@ class S3:
 
     @property
     def endpoint(self) -> str:
-        """URL of the server."""
         return f"http://{self.host}:{self._ports[0]}"
 
     @property
@@ -167,7 +166,6 @@ class S3:
                 ballast.write(bytes(1))
 
     def make_room(self) -> None:
-        """Take back what ``fill`` did."""
         self._ballast.unlink()
 
     def stop(self) -> None:

@@ -32,7 +32,6 @@ def documented(program: str) -> str:
 
 
 def run(program: str, url: str, backup: Path) -> None:
-    """Run the documented command on a database."""
     if shutil.which(program) is None:
         pytest.skip(f"no {program} here: apt-get install postgresql-client")
     environment = {
@@ -45,7 +44,6 @@ def run(program: str, url: str, backup: Path) -> None:
 
 
 def objects(s3: S3, prefix: str) -> dict[str, bytes]:
-    """What lies below a prefix."""
     store = s3.store()
     return {
         path: bytes(obstore.get(store, path).bytes())

@@ -50,7 +50,6 @@ async def settled(*nodes: Node) -> None:
 
 
 def times_measured(*nodes: Node) -> set[int]:
-    """How often stages were measured, by all nodes together."""
     stages = Counter(stage for node in nodes for stage in node.device.measured.elements())
     return set(stages.values())
 

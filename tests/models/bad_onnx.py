@@ -26,7 +26,6 @@ def with_weight(**fields: Any) -> bytes:
 
 
 def outside(location: str) -> TensorProto:
-    """A tensor whose data lies in another file."""
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value=location)

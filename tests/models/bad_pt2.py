@@ -97,8 +97,6 @@ def graph(edit: Edit) -> Change:
 
 
 def weight(**changes: Any) -> Change:
-    """Another description of the linear's weight."""
-
     def edit(document: Any, _: Payload) -> None:
         entry = document["config"]["linear.weight"]
         for key, value in changes.items():
@@ -112,14 +110,12 @@ def ints(*values: int) -> list[dict[str, int]]:
 
 
 def saved(content: object) -> bytes:
-    """What torch.save writes."""
     inner = io.BytesIO()
     torch.save(content, inner)
     return inner.getvalue()
 
 
 def file(name: str, content: bytes) -> Change:
-    """A file more, or another content of one."""
     return lambda files, _: files.update({name: content})
 
 
@@ -172,12 +168,10 @@ def guard(*text: str) -> Change:
 
 
 def last(**changes: Any) -> Change:
-    """Another last node."""
     return graph(lambda g, _: g["nodes"][-1].update(changes))
 
 
 def last_operand(at: int, argument: Mapping[str, Any]) -> Change:
-    """Another operand of the last node."""
     return graph(lambda g, _: g["nodes"][-1]["inputs"][at].update(arg=argument))
 
 

@@ -32,7 +32,6 @@ def graph(
     constants: Mapping[str, Any] | None = None,
     name: str = "drawn",
 ) -> onnx.GraphProto:
-    """A graph whose constants are arrays."""
     initialisers = [
         numpy_helper.from_array(np.asarray(array), key) for key, array in (constants or {}).items()
     ]
@@ -86,6 +85,5 @@ def model(
 
 
 def save(drawn: onnx.GraphProto, path: Path) -> Path:
-    """Write a graph as a model file."""
     path.write_bytes(as_model(drawn).SerializeToString())
     return path

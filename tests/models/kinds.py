@@ -22,8 +22,6 @@ Feed = Mapping[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A model and requests that it answers."""
-
     model: bytes
     feeds: Sequence[Feed]
     is_random: bool = False  # only the shapes of its outputs can be compared
@@ -318,7 +316,6 @@ WINDOWS_BEYOND_THE_DATA = {
 
 
 def four_bits(dtype: int, least: int, attributes: str, **constants: Any) -> Kind:
-    """A product with weights of four bits."""
     values = np.random.default_rng(0).integers(least, least + 15, (8, 4))
     operands = ", ".join(["q", *constants])
     return of(

@@ -14,8 +14,6 @@ WIDTH, SIZE = 8, 6
 
 
 class RandomGraph:
-    """Nodes and weights of a model under construction."""
-
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
         self.nodes: list[onnx.NodeProto] = []

@@ -44,7 +44,6 @@ def labels(rows: str = "n") -> onnx.ModelProto:
 
 
 def word_counts() -> onnx.ModelProto:
-    """Counts of words, as CountVectorizer is exported."""
     return of_strings(
         """(string[n] text) => (float[n, 3] counts) {
           lower = StringNormalizer<case_change_action="LOWER", locale="C.UTF-8">(text)

@@ -156,7 +156,6 @@ class Cluster(Fleet):
         return self
 
     def switch_on(self) -> None:
-        """Start Ray on all machines, without a node."""
         self.head.start(wait=False)
         self.await_head()
         for machine in self.machines[1:]:
@@ -168,7 +167,6 @@ class Cluster(Fleet):
         until(lambda: all(is_open(each.host, GRPC_PORT) for each in self.machines), 60)
 
     def await_head(self) -> None:
-        """Wait until the head and its dashboard listen."""
         host, ports = self.head.host, (GCS_PORT, DASHBOARD_PORT)
 
         def look() -> bool:
@@ -182,13 +180,11 @@ class Cluster(Fleet):
         return self.head.inside(*BRAID, "ray", "deploy", *flags)
 
     def alive(self) -> int:
-        """How many machines Ray takes for alive."""
         ran = self.dashboard("/nodes?view=summary")
         states = [node["raylet"].get("state") for node in ran["data"]["summary"]]
         return states.count("ALIVE")
 
     def dashboard(self, path: str) -> Any:
-        """JSON of a path of the head's dashboard."""
         url = f"http://{self.head.host}:{DASHBOARD_PORT}{path}"
         asked = Request(url, headers={"Authorization": f"Bearer {RAY_TOKEN}"})
         with contextlib.suppress(OSError), urlopen(asked, timeout=10) as response:
@@ -206,7 +202,6 @@ class Cluster(Fleet):
         )
 
     def replicas(self) -> set[str]:
-        """Names of the replicas that run."""
         found = self.dashboard("/api/serve/applications/")["applications"]
         return {
             replica["replica_id"]
@@ -247,7 +242,6 @@ class Cluster(Fleet):
             until(partial(look, count), seconds, lambda: f"{self.states()}")
 
     def client(self, index: int = 0, *, attempts: int = 1) -> Client:
-        """A client of one machine's HAProxy."""
         machine = self.machines[index]
         token = Path(machine.environment["BRAID_ADMIN_TOKEN_FILE"]).read_text().strip()
         return Client(machine.address, token=token, retry=RetryPolicy(max_attempts=attempts))

@@ -27,7 +27,6 @@ class Redis:
     """One Redis on the hub, which keeps nothing after its end."""
 
     def __init__(self, folder: Path) -> None:
-        """Start nothing yet."""
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -36,7 +36,6 @@ class Serve:
     add_parser = staticmethod(serve.add_parser)
 
     def run(self, args: argparse.Namespace, /) -> int:
-        """Run it until SIGTERM."""
         return serve.run(args, lambda settings: asyncio.run(run(settings)))
 
 

@@ -27,7 +27,6 @@ LIMIT_S = 30.0
 
 @pytest.fixture(scope="module")
 def model(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model that all nodes serve."""
     file = small_cnn(tmp_path_factory.mktemp("models") / "net.onnx")
     with cluster.client(1) as client:
         client.register("net", file, batch_sizes=[1], planner="sequential", wait=True)

@@ -35,7 +35,6 @@ def model(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(params=[0, 1, 2])
 def client(request: pytest.FixtureRequest, cluster: Cluster, model: str) -> Iterator[Client]:
-    """A client of each machine's ingress."""
     with cluster.client(request.param) as client:
         yield client
 

@@ -57,7 +57,6 @@ MEGABYTES = 200
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Model files by name."""
     folder = tmp_path_factory.mktemp("models")
     return {
         "cnn": small_cnn(folder / "cnn.onnx"),

@@ -13,7 +13,6 @@ from tests.service.server_process import BRAID, ServerProcess, serving
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Model files by name."""
     folder = tmp_path_factory.mktemp("models")
     return {
         "cnn": small_cnn(folder / "cnn.onnx"),

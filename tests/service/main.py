@@ -25,7 +25,6 @@ class Serve:
     add_parser = staticmethod(serve.add_parser)
 
     def run(self, args: argparse.Namespace, /) -> int:
-        """Run the server and return the exit code."""
         return serve.run(args, run_server)
 
 

@@ -101,7 +101,6 @@ class ServerProcess:
 
     @property
     def log(self) -> str:
-        """Everything logged so far."""
         return self.log_path.read_text(errors="replace")
 
     @property
@@ -111,7 +110,6 @@ class ServerProcess:
 
     @property
     def worker_pid(self) -> int:
-        """Process id of the newest device worker."""
         return int(re.findall(r"worker (\d+) of \S+ up", self.log)[-1])
 
     @property
@@ -122,7 +120,6 @@ class ServerProcess:
         return psutil.Process(int(re.findall(started, self.log)[-1]))
 
     def worker_of(self, device: str) -> int:
-        """Process id of a device's newest worker."""
         return int(re.findall(rf"worker (\d+) of {re.escape(device)} up", self.log)[-1])
 
     @property
@@ -195,7 +192,6 @@ class ServerProcess:
         )
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
 
     def kill_everything(self) -> None:
@@ -221,7 +217,6 @@ class ServerProcess:
 
     @property
     def children(self) -> list[psutil.Process]:
-        """The front end's child processes, and theirs."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def stop(self) -> int:

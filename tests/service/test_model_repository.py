@@ -28,8 +28,6 @@ SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository, and the server that serves it."""
-
     root: Path
     server: ServerProcess
     drafts: Path  # files that are imported already, so that they serve at once

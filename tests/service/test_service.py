@@ -144,7 +144,6 @@ def test_preparing_a_shape_is_told_apart_from_waiting(
 
 
 def said_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command prints."""
     assert main(list(arguments)) == 0
     out = capsys.readouterr().out
     return out if "--json" in arguments else " ".join(out.split())

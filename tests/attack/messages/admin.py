@@ -178,7 +178,6 @@ def uploads() -> Iterator[tuple[str, GrpcCall]]:
 
 
 def calls() -> Iterator[tuple[str, GrpcCall]]:
-    """Yield all other cases by name."""
     for what, (config, words) in CONFIGURATIONS.items():
         yield f"SetServing: {what}", GrpcCall(f"{ADMIN}SetServing", [config], INVALID, words)
     for number, (method, message, what) in enumerate(_of_nobody()):

@@ -38,8 +38,6 @@ def head(path: str, *more: tuple[str, str]) -> bytes:
 
 
 class Wire:
-    """Connection to a server."""
-
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=SECONDS)

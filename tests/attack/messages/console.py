@@ -108,7 +108,6 @@ COOKIES = ("", "=", ";" * 4000, "braid-console=" + "x" * 9000, 'braid-console="\
 
 
 def requests() -> Iterator[tuple[str, HttpRequest]]:
-    """Yield all cases by name."""
     for path, (status, words) in PAGES.items():
         yield f"page {path[:70]}", get(path, status, words)
     for what, (path, form, status, told) in FORMS.items():

@@ -14,7 +14,6 @@ DECODE = ("cannot be decoded",)
 
 
 def calls() -> Iterator[tuple[str, GrpcCall]]:
-    """Yield all cases by name."""
     longest = braid(Bad([], parameters={"timeout": (1 << 63) - 1}))
     cases: Sequence[tuple[str, str, Sequence[Message | bytes], str, Sequence[str]]] = (
         ("the longest timeout", INFER, [longest], "OK", ()),

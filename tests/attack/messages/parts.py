@@ -137,7 +137,6 @@ LARGE: Mapping[str, tuple[int, Mapping[str, object]]] = {
 
 
 def requests() -> Iterator[tuple[str, HttpRequest]]:
-    """Yield all cases of REST by name."""
     for what, (body, words) in BODIES.items():
         yield f"parts: {what}", post(INFER, body, 400, words)
     for path, name in (

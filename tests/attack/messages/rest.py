@@ -222,7 +222,6 @@ CHANGES: Mapping[str, tuple[str, str, int, Sequence[str]]] = {
 
 
 def requests() -> Iterator[tuple[str, HttpRequest]]:
-    """Yield all cases by name."""
     for what, (data, words) in BODIES.items():
         yield f"infer: {what}", of_protocol(post(INFER, data, 400, words))
     for what, (data, words) in PREDICTIONS.items():

@@ -46,7 +46,6 @@ class Net:
         self.plan = in_lanes(self.program, executor.threads)
 
     def memory(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Inputs, and room for the outputs."""
         x = torch.randn(self.shape)
         return {"x": x}, slot(self.expected(x))
 

@@ -49,7 +49,6 @@ class MergesAreCheap:
 
 
 def plans(program: Program) -> Iterator[tuple[str, StreamPlan]]:
-    """One of each kind."""
     graph = program.graph
     groups = tuple(map(tuple, merge_groups(graph)))
     facts = DeviceFacts(merge_groups=groups)

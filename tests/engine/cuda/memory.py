@@ -24,8 +24,6 @@ Home = tuple[object, object]  # pool (None: the general one) and stream
 
 @dataclass(eq=False)
 class Block:
-    """A piece of device memory."""
-
     number: int
     home: Home
     memory: NDArray[np.uint8]
@@ -55,8 +53,6 @@ class Ref:
 
 @dataclass
 class Allocator:
-    """Blocks, free and in use."""
-
     capacity_bytes: int
     freed: Callable[[Block], None]
     blocks: list[Block] = field(default_factory=list)

@@ -9,14 +9,10 @@ from torch.overrides import TorchFunctionMode
 
 
 class Stream(Protocol):
-    """The current one."""
-
     launches: int
 
 
 class Graph(Protocol):
-    """A capture."""
-
     def refuse(self) -> None:
         """End with an error."""
 

@@ -35,8 +35,6 @@ from tests.engine.cuda.memory import Allocator, Block, Ref
 
 
 class CudaError(RuntimeError):
-    """What torch.AcceleratorError is like."""
-
     def __init__(self, text: str, error_code: int) -> None:
         super().__init__(f"CUDA error: {text}\nCUDA kernel errors might be reported later.")
         self.error_code = error_code
@@ -62,8 +60,6 @@ class _NoHostReads(TorchDispatchMode):
 
 @dataclass(eq=False, repr=False)
 class Operation:
-    """Something that the device does."""
-
     kind: str  # launch, copy, replay, overwrite, synchronise
     stream: Stream
     after: frozenset[Operation]
@@ -85,8 +81,6 @@ class _Line:
 
 @dataclass(eq=False)
 class _Mark:
-    """State of an event."""
-
     after: frozenset[Operation] = frozenset()
     captured: bool = False
     floor_us: float = 0.0
@@ -103,8 +97,6 @@ class Capture:
 
 
 class RecordingDriver:
-    """See ``braid.engine.cuda.driver.interface.Driver``."""
-
     def __init__(self, seed: int = 0, capacity_bytes: int = 1 << 40) -> None:
         self.device = torch.device("cpu")
         self.rng = random.Random(seed)
@@ -431,7 +423,6 @@ def _time(mark: _Mark) -> float:
 
 
 def ancestors(operations: frozenset[Operation]) -> set[Operation]:
-    """These operations and all that come before them."""
     found: set[Operation] = set()
     open_ = list(operations)
     while open_:

@@ -56,8 +56,6 @@ class FakeStream:
 
 @dataclass(eq=False)
 class FakeEvent:
-    """A point in a stream."""
-
     fake: Torch211
     enable_timing: bool = False
     capturing: FakeGraph | None = None
@@ -126,8 +124,6 @@ class Memory:
 
 
 class FakeGraph(TorchDispatchMode):
-    """One capture, and what was called in it."""
-
     def __init__(self, fake: Torch211) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._fake = fake
@@ -252,7 +248,6 @@ class Torch211:
         stream: FakeStream | None = None,
         capture_error_mode: str = "global",
     ) -> Iterator[None]:
-        """``with torch.cuda.graph``."""
         with self.stream(stream or self.new_stream()):
             graph.capture_begin((next(self._names), 0), capture_error_mode)
             yield
@@ -298,7 +293,6 @@ class Torch211:
 
     @contextmanager
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch211]:
-        """In the place of torch.cuda."""
         for name, function in self.replacements().items():
             monkeypatch.setattr(torch.cuda, name, function, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.memory.end)

@@ -95,14 +95,12 @@ def answers(
     shapes: Shapes = MappingProxyType({}),
     samples: Path | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Outputs of the imported model, through its artefact."""
     (folder / "upload").write_bytes(model.SerializeToString())
     made = import_here(folder / "upload", folder / "artefact", samples, shapes=shapes)
     return computed(load_artefact(made), inputs)
 
 
 def computed(artefact: Artefact, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Outputs of an artefact, by the plain interpreter."""
     tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
     specs = {name: spec_of(tensor) for name, tensor in tensors.items()}
     statics = {name: tensors[name] for name in static_inputs(artefact.graph)}
@@ -171,5 +169,4 @@ def importers(parent: int | None = None) -> list[psutil.Process]:
 
 
 def left_in(folder: Path) -> list[str]:
-    """What lies in a folder besides the upload."""
     return sorted(entry.name for entry in folder.iterdir() if entry.name != "upload")

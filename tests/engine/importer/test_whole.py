@@ -33,7 +33,6 @@ WEIGHT = np.arange(4, dtype=np.float32)
 
 
 def loop(trips: int) -> onnx.ModelProto:
-    """Adds a weight to x some times over."""
     return from_x(LOOP, w=WEIGHT, trips=trips)
 
 

@@ -117,7 +117,6 @@ def static_graph(
 
 
 def through_onnxruntime(model: onnx.ModelProto, inputs: Arrays) -> dict[str, Array]:
-    """Outputs of ONNX Runtime."""
     session = new_session(model.SerializeToString(), onnxruntime.SessionOptions())
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))

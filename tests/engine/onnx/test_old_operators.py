@@ -267,7 +267,6 @@ def test_an_operand_without_a_rank_is_refused() -> None:
 
 @pytest.mark.parametrize("op_type", ["Reshape", "Upsample", "Add", "PRelu", "Cast", "Pad"])
 def test_a_malformed_old_node_is_refused(op_type: str, tmp_path: Path) -> None:
-    """No inputs, no outputs, attributes of other types."""
     made = old_model(1, "Relu", X)
     odd: dict[str, Any] = {
         "shape": "a",

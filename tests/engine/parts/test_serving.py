@@ -32,8 +32,6 @@ from tests.models.small import small_cnn
 
 
 class Served:
-    """An imported model in a worker's table."""
-
     def __init__(self, folder: Path) -> None:
         artefact = import_here(small_cnn(folder / "model.onnx"), folder / "artefact")
         self.digest = read_report(artefact).sha256
@@ -343,6 +341,5 @@ def test_stages_of_rows_are_measured(served: Served) -> None:
 
 
 def iterate(task: Task) -> Iterator[object]:
-    """What a task yields, then its result."""
     result = yield from task
     yield result

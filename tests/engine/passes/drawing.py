@@ -26,7 +26,6 @@ class Drawing:
         self._random = torch.Generator().manual_seed(7)
 
     def constant(self, *shape: int, name: str = "", value: float | None = None) -> str:
-        """Random content, or ``value`` everywhere."""
         name = name or f"c{len(self.weights)}"
         drawn = torch.rand(shape, generator=self._random) + 0.5
         self.weights[name] = drawn if value is None else torch.full(shape, value)

@@ -22,7 +22,6 @@ def sequence() -> Drawing:
 
 
 def check(drawing: Drawing, *outputs: str) -> list[str]:
-    """Kinds after the pass, which changes no number."""
     return kinds(rewritten(drawing, sequences_to_images, *outputs))
 
 

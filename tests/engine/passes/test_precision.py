@@ -21,7 +21,6 @@ WINDOW: dict[str, Literal] = {"stride": [], "padding": [1, 1], "dilation": []}
 def draw(
     x: tuple[int, ...], weights: dict[str, Tensor], outputs: list[str], *operators: Operator
 ) -> tuple[OpGraph, dict[str, Tensor]]:
-    """A static graph of the input ``x``."""
     template = OpGraph(
         "drawn", {"x": TensorType("FP32", x)}, {name: name for name in outputs},
         {k: TensorType("FP32", tuple(w.shape)) for k, w in weights.items()}, operators,

@@ -53,7 +53,6 @@ class Drawing:
         return self
 
     def linear(self, out: int) -> Drawing:
-        """A linear layer without bias."""
         weight = f"w{len(self.operators)}"
         self.weights[weight] = torch.randn(out, self.x.shape[-1], generator=self._random)
         self._add("aten.linear", ("x", weight), {})

@@ -46,7 +46,6 @@ def save(module: nn.Module, inputs: Tensors, path: Path, open_batch: bool = True
 
 
 def imported(path: Path) -> tuple[OpGraph, dict[str, Tensor]]:
-    """The template after the passes, and its weights."""
     with tempfile.TemporaryDirectory() as work:
         template, weights, _ = open_upload(path, Path(work)).lowered()
     return run_passes(template, weights)
@@ -63,7 +62,6 @@ def static_graph(path: Path, batch: int) -> tuple[OpGraph, dict[str, Tensor]]:
 
 
 def run(template: OpGraph, weights: Mapping[str, Tensor], inputs: Tensors) -> dict[str, Tensor]:
-    """The outputs by name."""
     named = dict(zip(template.inputs, inputs, strict=True))
     specs = {name: spec_of(tensor) for name, tensor in named.items()}
     return interpret(*specialise(template, weights, specs), named)

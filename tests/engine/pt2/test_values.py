@@ -16,8 +16,6 @@ TABLE = torch.arange(30.0).reshape(10, 3)
 
 
 class Looked(nn.Module):
-    """A function of a table and of indices."""
-
     def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         self.function = function

@@ -26,8 +26,6 @@ Array = NDArray[Any]
 
 
 class Network:
-    """Nodes and weights of a network under construction."""
-
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
         self.name, self.shape = name, shape
         self._random = np.random.default_rng(0)
@@ -48,7 +46,6 @@ class Network:
         return output
 
     def conv(self, x: str, out: int, c: int, kernel: int = 3, group: int = 1, **more: Any) -> str:
-        """Enter a convolution that keeps the extents."""
         weights = self.weight(out, c // group, kernel, kernel), self.weight(out)
         pads = [kernel // 2] * 4
         return self.node("Conv", x, *weights, pads=pads, group=group, **more)
@@ -108,7 +105,6 @@ def separable() -> tuple[Network, str]:
 
 
 def attention() -> tuple[Network, str]:
-    """Linear layers around attention, as in BERT."""
     net = Network("attention", (6, 32))
     q, k, v = (
         net.node("Add", net.node("MatMul", "x", net.weight(32, 32)), net.weight(32))

@@ -77,7 +77,6 @@ def inputs_of(graph: OpGraph, seed: int = 2) -> dict[str, Tensor]:
 
 
 def calibrated(graph: OpGraph, constants: Mapping[str, Tensor], *wide: str) -> Quantisation:
-    """Ranges of one run."""
     values = {**constants, **inputs_of(graph)}
     with torch.inference_mode():
         for op in graph.operators:

@@ -104,7 +104,6 @@ class ServedWorker:
         return self._answers.pop(number)
 
     def call(self, request: WorkerRequest[R]) -> R:
-        """Reply to a call that succeeds."""
         answer = self.answer(self.send(cast(AnyRequest, request)))
         assert isinstance(answer, WorkerAnswer), answer
         return cast(R, answer.reply)

@@ -65,8 +65,6 @@ def samples(tmp_path: Path, count: int = 12, seed: int = 0) -> tuple[str, list[T
 
 
 class Device:
-    """A CPU with one loaded model."""
-
     def __init__(self, graph: OpGraph, constants: dict[str, Tensor]) -> None:
         self.graph, self.constants = graph, constants
         self.backend = CpuBackend(CpuExecutor(1))

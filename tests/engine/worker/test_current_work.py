@@ -31,7 +31,6 @@ def no_stop_signal_afterwards() -> Any:
 
 
 def spin() -> None:
-    """Work in steps, without end."""
     while True:
         check_stopped()
         time.sleep(0)

@@ -36,8 +36,6 @@ from tests.server.store.shared_sqlite import let_others_open
 
 
 class Counted(FollowMetrics):
-    """Remembers how changes were followed."""
-
     def __init__(self) -> None:
         self.lags_s: list[float | None] = []
         self.looks: list[bool] = []  # whether the database answered

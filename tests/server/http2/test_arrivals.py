@@ -20,8 +20,6 @@ LONG = 8 * MIB  # four of them, or two of a connection, have room
 
 
 class Connection:
-    """A peer with any number of streams."""
-
     def __init__(self, arrivals: Arrivals) -> None:
         self.memory = arrivals.memory.connection(str(id(self)))
         self.reserved_bytes = 0

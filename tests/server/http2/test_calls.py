@@ -62,8 +62,6 @@ async def pour(_: bytes, context: Any) -> None:
 
 
 class Methods(grpc.GenericRpcHandler):
-    """Handlers by name."""
-
     def __init__(self, **more: Callable[..., Any]) -> None:
         self._handlers: dict[str, Any] = {
             "/t/Echo": grpc.unary_unary_rpc_method_handler(echo),
@@ -84,7 +82,6 @@ class Methods(grpc.GenericRpcHandler):
 async def listening(
     limits: ConnectionLimits = LIMITS, interceptors: Any = (), **more: Callable[..., Any]
 ) -> AsyncIterator[tuple[Server, int]]:
-    """A server and its port."""
     server = Server(limits, Arrivals(CallMemory(MEMORY)), interceptors)
     server.add_generic_rpc_handlers([Methods(**more)])
     port = add_port(server)
@@ -105,7 +102,6 @@ def connected(port: int) -> Any:
 async def serving(
     limits: ConnectionLimits = LIMITS, interceptors: Any = (), **more: Callable[..., Any]
 ) -> AsyncIterator[tuple[Server, Any]]:
-    """A server and a channel to it."""
     async with (
         listening(limits, interceptors, **more) as (server, port),
         connected(port) as channel,

@@ -63,8 +63,6 @@ async def pour(_: bytes, context: Any) -> None:
 
 
 class Peer:
-    """Client that sends and reads frames."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
@@ -96,7 +94,6 @@ class Peer:
 
     @asynccontextmanager
     async def another(self) -> AsyncIterator[Peer]:
-        """Connection to the same server."""
         address = self.writer.get_extra_info("peername")
         reader, writer = await asyncio.open_connection(*address, ssl=client_tls())
         yield Peer(reader, writer)

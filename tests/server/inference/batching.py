@@ -112,8 +112,6 @@ class FakeModel:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch as the device saw it."""
-
     model: FakeModel
     began: float
     size: int

@@ -157,8 +157,6 @@ def rows_from(start: int, rows: int) -> np.ndarray[Any, Any]:
 
 
 class Service:
-    """A batcher, a model and a fake device."""
-
     def __init__(self, device: FakeDevice, sizes: tuple[int, ...] = (1, 4)) -> None:
         self.device = device
         self.model = serve(device, sizes)

@@ -77,8 +77,6 @@ class Sent:
 
 
 class BatcherMachine(RuleBasedStateMachine):
-    """A batcher with two models on one device."""
-
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()

@@ -22,8 +22,6 @@ AXIS = PaddedAxis("length", True, {"mask": PaddedInput(1, MASK)}, {}, 256, 0.0, 
 
 @dataclass
 class Asked:
-    """A request of one row."""
-
     length: int
     first: int = 1  # of its mask
     width: int = 4  # of another input

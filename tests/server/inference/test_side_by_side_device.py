@@ -78,8 +78,6 @@ INPUTS = np.random.default_rng(0).standard_normal((16, *SHAPE)).astype(np.float3
 
 @dataclass(frozen=True)
 class Started:
-    """A device that runs."""
-
     device: Device
 
     @property

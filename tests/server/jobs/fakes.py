@@ -144,8 +144,6 @@ async def a_moment() -> None:
 
 
 class FakeImporter:
-    """Imports anything, once its gate is open."""
-
     def __init__(self) -> None:
         self.imports = 0
         self.graph = template()
@@ -362,8 +360,6 @@ class InProcessPlanner:
 
 
 class FakeServingModels:
-    """Remembers what serves."""
-
     def __init__(self) -> None:
         self.known: dict[tuple[str, int], ModelVersion] = {}
         self.serving: set[tuple[str, int]] = set()
@@ -410,8 +406,6 @@ class FakeServingModels:
 
 
 class Observer:
-    """Remembers what was counted."""
-
     def __init__(self) -> None:
         self.jobs: dict[str, int] = {}
         self.measured = 0

@@ -151,7 +151,6 @@ class RunnerMachine(RuleBasedStateMachine):
         self.run(self.begin())
 
     async def begin(self) -> None:
-        """Start a server on the store."""
         self.starts += 1
         self.server = server = Server(Path(self.folder.name) / "store")
         server.store._thread.shutdown()
@@ -286,7 +285,6 @@ class RunnerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.outside.calls("import", "plan"))
     @rule(which=numbers)
     def die(self, which: int) -> None:
-        """An importer or a planner is killed."""
         calls = self.outside.calls("import", "plan")
         end(calls[which % len(calls)], Unavailable("killed"))
         self.run(asyncio.sleep(0))

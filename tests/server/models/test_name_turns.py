@@ -81,7 +81,6 @@ class Names:
         self.is_at_gate, self.gate = asyncio.Event(), asyncio.Event()
 
     async def start(self) -> None:
-        """Import both, and unload version 1."""
         await self.policies.restore()
         await self.server.runner.start()
         for version in (1, 2):

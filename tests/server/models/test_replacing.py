@@ -22,8 +22,6 @@ def sha256(content: bytes) -> str:
 
 
 class Replaced(Names):
-    """``Names``, whose versions are replaced."""
-
     async def place(
         self,
         content: bytes,

@@ -16,7 +16,6 @@ from tests.server.store.databases import SharedDatabases
 
 @pytest.fixture(scope="session")
 def shared_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedDatabases]:
-    """A PostgreSQL for the session."""
     databases = SharedDatabases(tmp_path_factory.mktemp("postgresql") / "cluster")
     yield databases
     databases.close()
@@ -30,7 +29,6 @@ def shared_database(shared_databases: SharedDatabases) -> URL:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> URL:
-    """An empty database of each kind."""
     if request.param == "sqlite":
         return URL.create("sqlite", database=str(tmp_path / "braid.db"))
     made: URL = request.getfixturevalue("shared_database")

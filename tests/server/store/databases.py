@@ -41,7 +41,6 @@ class SharedDatabases:
         Store.open(folder.parent / "template", database=self._template).close()
 
     def make(self, *, with_tables: bool = True) -> URL:
-        """Make a database."""
         self._made += 1
         name = f"store_{self._made}"
         template = self._template.database if with_tables else "template1"
@@ -49,12 +48,10 @@ class SharedDatabases:
         return make_url(self.server.url(name))
 
     def close(self) -> None:
-        """End the server."""
         self.server.remove()
 
 
 def url_of(store: Store) -> URL:
-    """URL of a store's database."""
     return store._database.engine.url
 
 

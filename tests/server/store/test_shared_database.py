@@ -268,7 +268,6 @@ def test_a_database_that_cannot_be_used_stops_the_start_with_one_line(
 
 @contextmanager
 def locked(url: URL, table: str) -> Iterator[None]:
-    """Keep a table locked."""
     database = patient(url, Limits(idle=60))
     with database.engine.begin() as connection:
         connection.execute(text(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))

@@ -69,7 +69,6 @@ class Browser:
                 self.complaints.append(f"asked for {url}")
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page."""
         answer = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -137,7 +136,6 @@ class Browser:
         self.call("Emulation.clearDeviceMetricsOverride")
 
     def screenshot(self, path: Path, *, dark: bool = False, width: int = 1280) -> None:
-        """A picture of the whole page."""
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=features)
         self.call("Emulation.clearDeviceMetricsOverride")
@@ -151,7 +149,6 @@ class Browser:
 
 
 def address(server: ServerProcess, path: str = "") -> str:
-    """Address of a page of a server's console."""
     return f"http://{server.http_address}/console/{path}"
 
 

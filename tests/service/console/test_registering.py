@@ -31,7 +31,6 @@ TOKENS = {"admin": "the-token-of-an-admin", "infer": "the-token-of-a-caller"}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server without tokens."""
     with ServerProcess(tmp_path_factory.mktemp("registering") / "store").start() as server:
         yield server
 

@@ -14,8 +14,6 @@ HEAD_LENGTH = "Inference-Header-Content-Length"
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
-
     status: int
     headers: dict[str, str]  # names in lower case
     body: bytes

@@ -24,7 +24,6 @@ from tests.server.store.shared_sqlite import let_others_open
 
 
 def value(metric: Counter | Gauge) -> float:
-    """What a counter or gauge says."""
     [family] = metric.collect()
     return float(family.samples[0].value)
 
@@ -50,8 +49,6 @@ class Observed(FileMetrics):
 
 
 class Node:
-    """One server's part of shared files."""
-
     def __init__(
         self, folder: Path, database: URL, place: ObjectPlace, cache_bytes: int = 0
     ) -> None:
