@@ -16,6 +16,7 @@ from tests.clock import SetClock, until_true
 
 MIB = 1 << 20
 LIMITS = MemoryLimits(64 * MIB, 20 * MIB, 64 * MIB)
+LOOK_S = 0.02  # between looks at slow senders
 LONG = 8 * MIB  # four of them, or two of a connection, have room
 
 
@@ -60,7 +61,8 @@ def clock() -> SetClock:
 
 
 @pytest.fixture
-async def arrivals(clock: SetClock) -> AsyncIterator[Arrivals]:
+async def arrivals(clock: SetClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Arrivals]:
+    monkeypatch.setattr("braid.server.http2.arrivals.LOOK_S", LOOK_S)
     shared = Arrivals(CallMemory(LIMITS), clock)
     yield shared
     assert shared.held_bytes <= LIMITS.all_bytes
@@ -116,7 +118,7 @@ async def test_who_sends_on_gets_through_those_who_stand_still(
 
     while not sender.reserved:  # those who were let in before it give way, four at a time
         clock.now += PATIENCE_S + 0.1
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(2 * LOOK_S)
 
     assert all(map(failed, standing[:4]))
     await connection.finish(sender)
@@ -125,7 +127,7 @@ async def test_who_sends_on_gets_through_those_who_stand_still(
 async def test_nobody_gives_way_while_nobody_waits(arrivals: Arrivals, clock: SetClock) -> None:
     standing = [Connection(arrivals).begin() for _ in range(4)]
     clock.now += 3600
-    await asyncio.sleep(1.2)
+    await asyncio.sleep(3 * LOOK_S)
     assert not any(map(failed, standing))
 
 
@@ -172,7 +174,7 @@ async def test_a_whole_message_that_is_not_taken_gives_way_in_the_end(
         connection.send(arrival, bytes(arrival.incoming.missing_bytes))
     waiting = Connection(arrivals).begin()
     clock.now += UNREAD_S
-    await asyncio.sleep(0.7)
+    await asyncio.sleep(2 * LOOK_S)
     assert not any(map(failed, whole))
 
     clock.now += PATIENCE_S + 0.1

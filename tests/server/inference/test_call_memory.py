@@ -87,12 +87,13 @@ async def test_who_takes_no_answers_is_ended_while_others_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(call_memory, "UNREAD_S", 0.0)
+    monkeypatch.setattr(call_memory, "LOOK_S", 0.02)
     everything, call, ended = memory(), Call(), list[str]()
     call.cancel = lambda: ended.append("the slow one")  # type: ignore[attr-defined]
     slow = await taken(everything.connection("a"), 20)
     slow.answered(20)
     slow.release_when_done(call)
-    await asyncio.sleep(0.7)
+    await asyncio.sleep(0.05)
     assert not ended
 
     patient = asyncio.ensure_future(everything.connection("b").take(20, None))
