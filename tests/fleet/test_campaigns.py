@@ -7,7 +7,8 @@ slow, which ``make test-fleet-all`` runs.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.fleet
 
 OUTAGE_SECONDS = 6.0
 
+Campaign = Callable[[Stand, Fleet], Findings]
+
 
 @pytest.fixture(scope="module")
 def fleet(stand: Stand) -> Iterator[Fleet]:
@@ -28,63 +31,43 @@ def fleet(stand: Stand) -> Iterator[Fleet]:
         yield fleet
 
 
-def is_well(seen: Findings) -> None:
-    """Fail with all that must not have been."""
-    assert not seen.broken, f"{seen.broken}; {seen.figures}"
+def late(leave: owners.Act, come: owners.Act) -> Campaign:
+    """Writes of a node that stood still, or was cut off, are refused."""
+
+    def run(stand: Stand, fleet: Fleet) -> Findings:
+        return owners.away(stand, fleet, random.Random(0), leave, come, has_peer=True)
+
+    return run
 
 
-def test_each_key_is_profiled_once(stand: Stand, fleet: Fleet) -> None:
-    is_well(registering.keys_once(stand, fleet, models=2, sizes=(1, 2)))
+CAMPAIGNS: dict[str, Campaign] = {
+    "each key is profiled once": partial(registering.keys_once, models=2, sizes=(1, 2)),
+    "a schedule serves on all nodes of its type": partial(following.schedules, models=1),
+    "a job outlives its owner": partial(
+        owners.killed, chance=random.Random(0), state="PROFILING", has_peer=True
+    ),
+}
+SLOW: dict[str, Campaign] = {
+    "outputs are bit-identical": following.identical,
+    "an upload that was cut off leaves nothing": partial(uploads.killed, chance=random.Random(0)),
+    "late writes are refused: it stood still": late(Machine.pause, Machine.resume),
+    "late writes are refused: it was cut off": late(Machine.unplug, Machine.replug),
+    "all serves while PostgreSQL is away": partial(outages.postgres_away, seconds=OUTAGE_SECONDS),
+    "all serves while S3 is away": partial(outages.s3_away, seconds=OUTAGE_SECONDS),
+    "a full S3 leaves nothing half done": outages.s3_full,
+    "a restart and a new node measure nothing": partial(following.restarts, models=2),
+    "versions that several nodes add at once are all there": registering.versions,
+}
 
 
-@pytest.mark.slow
-def test_outputs_are_bit_identical(stand: Stand, fleet: Fleet) -> None:
-    is_well(following.identical(stand, fleet))
-
-
-def test_a_schedule_serves_on_all_nodes_of_its_type(stand: Stand, fleet: Fleet) -> None:
-    is_well(following.schedules(stand, fleet, models=1))
-
-
-def test_a_job_outlives_its_owner(stand: Stand, fleet: Fleet) -> None:
-    is_well(owners.killed(stand, fleet, random.Random(0), "PROFILING", has_peer=True))
-
-
-@pytest.mark.slow
-def test_an_upload_that_was_cut_off_leaves_nothing(stand: Stand, fleet: Fleet) -> None:
-    is_well(uploads.killed(stand, fleet, random.Random(0)))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("leave", "come"), [(Machine.pause, Machine.resume), (Machine.unplug, Machine.replug)]
+    "run",
+    [
+        *(pytest.param(run, id=name) for name, run in CAMPAIGNS.items()),
+        *(pytest.param(run, id=name, marks=pytest.mark.slow) for name, run in SLOW.items()),
+    ],
 )
-def test_late_writes_are_refused(
-    stand: Stand, fleet: Fleet, leave: owners.Act, come: owners.Act
-) -> None:
-    is_well(owners.away(stand, fleet, random.Random(0), leave, come, has_peer=True))
+def test_nothing_happens_that_must_not(stand: Stand, fleet: Fleet, run: Campaign) -> None:
+    seen = run(stand, fleet)
 
-
-@pytest.mark.slow
-def test_everything_serves_while_postgres_is_away(stand: Stand, fleet: Fleet) -> None:
-    is_well(outages.postgres_away(stand, fleet, seconds=OUTAGE_SECONDS))
-
-
-@pytest.mark.slow
-def test_everything_serves_while_s3_is_away(stand: Stand, fleet: Fleet) -> None:
-    is_well(outages.s3_away(stand, fleet, seconds=OUTAGE_SECONDS))
-
-
-@pytest.mark.slow
-def test_a_full_s3_leaves_nothing_half_done(stand: Stand, fleet: Fleet) -> None:
-    is_well(outages.s3_full(stand, fleet))
-
-
-@pytest.mark.slow
-def test_a_restart_and_a_new_node_measure_nothing(stand: Stand, fleet: Fleet) -> None:
-    is_well(following.restarts(stand, fleet, models=2))
-
-
-@pytest.mark.slow
-def test_versions_added_by_several_nodes_at_once_are_all_there(stand: Stand, fleet: Fleet) -> None:
-    is_well(registering.versions(stand, fleet))
+    assert not seen.broken, f"{seen.broken}; {seen.figures}"
