@@ -119,36 +119,25 @@ def test_every_page_with_marked_blocks_is_run() -> None:
 
 
 def test_the_quick_start_works_as_written(tmp_path: Path) -> None:
-    session = Session(tmp_path, ServerProcess(tmp_path / "store"))
-    try:
-        assert session.run_page("quick-start.md") > 5
-    finally:
-        session.server.end()
+    with ServerProcess(tmp_path / "store") as server:
+        assert Session(tmp_path, server).run_page("quick-start.md") > 5
 
 
 def test_the_front_page_works_as_written(tmp_path: Path) -> None:
-    session = Session(tmp_path, ServerProcess(tmp_path / "store", folder=tmp_path))
-    try:
+    with ServerProcess(tmp_path / "store", folder=tmp_path) as server:
+        session = Session(tmp_path, server)
         assert session.run_page(README) == 4
-        _, _, to_try = session.server.log.partition("  | {")
+        _, _, to_try = server.log.partition("  | {")
         session.execute(["sh", "-c", "{" + to_try.splitlines()[0]], "the line for curl")
-    finally:
-        session.server.end()
 
 
 @pytest.mark.skipif(find_spec("transformers") is None, reason="pip install transformers")
 def test_an_export_of_hugging_face_works_as_written(tmp_path: Path) -> None:
-    session = Session(tmp_path, ServerProcess(tmp_path / "store"))
-    try:
-        assert session.run_page(HUGGING_FACE) == 5
-    finally:
-        session.server.end()
+    with ServerProcess(tmp_path / "store") as server:
+        assert Session(tmp_path, server).run_page(HUGGING_FACE) == 5
 
 
 def test_the_other_pages_work_as_written_one_after_the_other(tmp_path: Path) -> None:
-    session = Session(tmp_path, ServerProcess(tmp_path / "store").start())
-    try:
+    with ServerProcess(tmp_path / "store").start() as server:
         for page in PAGES[1:]:
-            assert session.run_page(page) > 0
-    finally:
-        session.server.end()
+            assert Session(tmp_path, server).run_page(page) > 0
