@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,38 +24,38 @@ def two(tmp_path: Path) -> Iterator[list[Node]]:
 
 
 class Gate:
-    """Stops calls of a node's place before or after they do their work."""
+    """Stops calls of a node's place before or after they do their work, until it is opened."""
 
-    def __init__(self, node: Node) -> None:
-        self._put, self._delete = node.place.put, node.place.delete
+    def __init__(self) -> None:
         self.reached, self.opened = asyncio.Event(), asyncio.Event()
-        self._node = node
 
-    async def _wait(self) -> None:
+    async def stop(self) -> None:
         self.reached.set()
         await self.opened.wait()
 
-    def before_put(self) -> None:
-        async def put(key: str, path: Path) -> None:
-            await self._wait()
-            await self._put(key, path)
 
-        self._node.place.put = put  # type: ignore[method-assign]
+async def stopped(
+    node: Node, where: str, work: Coroutine[Any, Any, Any]
+) -> tuple[asyncio.Task[Any], asyncio.Event]:
+    """Begin work that stands still before or after a put, or before a deletion; what lets it go."""
+    gate, put, delete = Gate(), node.place.put, node.place.delete
 
-    def after_put(self) -> None:
-        async def put(key: str, path: Path) -> None:
-            await self._put(key, path)
-            await self._wait()
+    async def stopping_put(key: str, path: Path) -> None:
+        if where == "before the put":
+            await gate.stop()
+        await put(key, path)
+        if where == "after the put":
+            await gate.stop()
 
-        self._node.place.put = put  # type: ignore[method-assign]
+    async def stopping_delete(keys: Collection[str]) -> None:
+        if keys and where == "before the deletion":
+            await gate.stop()
+        await delete(keys)
 
-    def before_delete(self) -> None:
-        async def delete(keys: Collection[str]) -> None:
-            if keys:
-                await self._wait()
-            await self._delete(keys)
-
-        self._node.place.delete = delete  # type: ignore[method-assign]
+    node.place.put, node.place.delete = stopping_put, stopping_delete  # type: ignore[method-assign]
+    task = asyncio.create_task(work)
+    await gate.reached.wait()
+    return task, gate.opened
 
 
 async def fetched(node: Node, received: ReceivedUpload) -> bytes:
@@ -144,16 +145,15 @@ async def test_what_a_model_needed_a_moment_ago_stays_for_the_grace_time(
 
 async def test_a_put_that_takes_longer_than_the_grace_time_is_not_swept(two: list[Node]) -> None:
     one, other = two
-    gate = Gate(one)
-    gate.before_put()
-    putting = asyncio.create_task(one.files.keep_upload(one.received(MODEL)))
-    await gate.reached.wait()
+    putting, go_on = await stopped(
+        one, "before the put", one.files.keep_upload(one.received(MODEL))
+    )
     one.age()
 
     one.store.touch_objects(one.files.putting)
 
     assert await other.sweep(100.0) == 0
-    gate.opened.set()
+    go_on.set()
     await putting
     assert one.seen.puts == ["uploads"]
 
@@ -173,15 +173,12 @@ async def test_a_sweep_between_put_and_commit_costs_a_second_put(two: list[Node]
 
 async def test_a_put_that_sleeps_past_a_sweep_is_put_again(two: list[Node]) -> None:
     one, other = two
-    gate = Gate(one)
-    gate.after_put()
     received = one.received(MODEL)
-    putting = asyncio.create_task(one.register("m", received))
-    await gate.reached.wait()
+    putting, go_on = await stopped(one, "after the put", one.register("m", received))
     one.age()
 
     assert await other.sweep() == 1
-    gate.opened.set()
+    go_on.set()
     await putting
 
     assert await fetched(other, received) == MODEL
@@ -193,14 +190,11 @@ async def test_a_put_that_arrives_after_its_sweep_leaves_nothing(
     two: list[Node], tmp_path: Path
 ) -> None:
     one, other = two
-    gate = Gate(one)
-    gate.before_put()
     received = one.received(MODEL)
-    putting = asyncio.create_task(one.files.keep_upload(received))
-    await gate.reached.wait()
+    putting, go_on = await stopped(one, "before the put", one.files.keep_upload(received))
     one.age()
     assert await other.sweep(100.0) == 1
-    gate.opened.set()
+    go_on.set()
     await putting
     await other.sweep(100.0)
 
@@ -213,10 +207,7 @@ async def test_a_node_killed_in_a_put_leaves_what_a_sweep_removes(
     two: list[Node], tmp_path: Path
 ) -> None:
     one, other = two
-    gate = Gate(one)
-    gate.after_put()
-    putting = asyncio.create_task(one.files.keep_upload(one.received(MODEL)))
-    await gate.reached.wait()
+    putting, _ = await stopped(one, "after the put", one.files.keep_upload(one.received(MODEL)))
     putting.cancel()
     await asyncio.gather(putting, return_exceptions=True)
     assert len(objects_in(tmp_path)) == 1
@@ -231,13 +222,10 @@ async def test_two_nodes_that_put_the_same_leave_one_object(
     two: list[Node], tmp_path: Path
 ) -> None:
     one, other = two
-    gate = Gate(one)
-    gate.before_put()
     received = one.received(MODEL)
-    putting = asyncio.create_task(one.register("m", received))
-    await gate.reached.wait()
+    putting, go_on = await stopped(one, "before the put", one.register("m", received))
     await other.register("n", other.received(MODEL))
-    gate.opened.set()
+    go_on.set()
     await putting
     assert len(objects_in(tmp_path)) == 2
 
@@ -255,15 +243,12 @@ async def test_a_sweep_that_sleeps_before_its_deletion_takes_nothing_that_came_l
     one, other = two
     await one.files.keep_upload(one.received(MODEL))
     one.age()
-    gate = Gate(other)
-    gate.before_delete()
-    sleeping = asyncio.create_task(other.sweep())
-    await gate.reached.wait()
+    sleeping, go_on = await stopped(other, "before the deletion", other.sweep())
     received = one.received(MODEL)
     await one.register("m", received)
     one.age()
     assert await one.sweep() == 1  # goes on where the other sleeps
-    gate.opened.set()
+    go_on.set()
     await sleeping
 
     assert len(objects_in(tmp_path)) == 1
