@@ -44,17 +44,6 @@ async def test_a_failed_import_fails_the_job_and_the_model_with_its_reason(serve
     assert not list(server.store.folder.uploads.iterdir())
 
 
-async def test_registering_again_after_a_failed_import_tries_again(server: Server) -> None:
-    server.importer.error = ModelImportError("out of memory")
-    await registered(server)
-    server.importer.error = None
-
-    job = await registered(server)
-
-    assert (job.state, job.version) == (JobStatus.READY, 1)
-    assert server.models.known["lenet", 1].state is ModelStatus.SERVING
-
-
 async def test_one_failed_batch_size_leaves_the_others_scheduled_and_all_served(
     server: Server,
 ) -> None:

@@ -70,12 +70,6 @@ async def test_a_watcher_of_a_job_that_is_stored_and_not_yet_live_sees_its_end()
     assert seen == [JobStatus.QUEUED, JobStatus.READY]
 
 
-async def test_what_a_watcher_saw_end_is_on_disk(server: Server) -> None:
-    job = await registered(server)
-
-    assert server.store.find_job(job.id) == job
-
-
 async def test_listing_shows_live_progress(server: Server) -> None:
     await registered(server, name="first")
     server.importer.gate = asyncio.Event()
