@@ -9,18 +9,21 @@ from pathlib import Path
 import pytest
 
 from braid.server.cli.main import main
-from tests.models.small import open_length, small_cnn
+from tests.models.small import open_length
 from tests.service.server_process import ServerProcess
 
 QUICK = ("--seconds", "0.01", "--clients", "1,2")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("benchmark")
-    files = {"cnn": small_cnn(folder / "cnn.onnx"), "long": open_length(folder / "long.onnx")}
-    with ServerProcess(folder / "store").start() as server:
-        yield server.register(files, batch_sizes=())
+def server(
+    shared: ServerProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """Has the model ``long`` as well."""
+    file = open_length(tmp_path_factory.mktemp("benchmark") / "long.onnx")
+    yield shared.register({"long": file})
+    with shared.client() as client:
+        client.delete("long")
 
 
 @pytest.mark.ci
