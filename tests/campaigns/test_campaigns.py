@@ -26,7 +26,7 @@ from tests.service.server_process import ServerProcess
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_contest_serves_nearly_as_the_best_fixed_candidate(kind: str) -> None:
-    hosts = [host_of(kind, seed, requests=300) for seed in range(25)]
+    hosts = [host_of(kind, seed, requests=300) for seed in range(50)]
 
     ratios = [over_best(host, contest(host, seed), (50, 300)) for seed, host in enumerate(hosts)]
 
@@ -121,7 +121,7 @@ def test_a_short_series_says_nothing() -> None:
     assert not slope([(0.0, 1.0), (1.0, 100.0)]).is_above(0.01)
 
 
-@pytest.mark.parametrize("runs", [200, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [500, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_no_call_of_a_mixed_plan_hangs_though_callers_leave(runs: int, tmp_path: Path) -> None:
     path = small_cnn(tmp_path / "cnn.onnx")
     server = ServerProcess(tmp_path / "store", BRAID_THREADS="2", BRAID_LOG_LEVEL="INFO")
