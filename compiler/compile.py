@@ -19,23 +19,27 @@ from braid.compiler.choose_plan import PlanChoice, choose_plan
 from braid.compiler.choose_precision import PrecisionChoice, choose_precision
 from braid.compiler.device import Device
 from braid.compiler.imported_model import ImportedModel
-from braid.compiler.quantisations import with_quantisation
-from braid.compiler.report import Comparing, Report, Retrying
-from braid.compiler.retries import KeepsDying
+from braid.compiler.report import Calibrating, Comparing, Report, Retrying
+from braid.compiler.retries import KeepsDying, RetryWhileRestarting
+from braid.compiler.samples import check_samples
 from braid.compiler.search import (
     FoundPlans,
     in_other_precisions,
     search_plans,
     sequential_plans,
 )
-from braid.compiler.side_by_side import with_side_by_side
 from braid.compiler.stages import unit_latencies
 from braid.compiler.work import CompileOptions, Work
+from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed, WorkerFault
 from braid.core.graph import OpGraph
 from braid.core.margins import CANDIDATE_RATIO
-from braid.core.measurement import PlanMeasurement
+from braid.core.measurement import PlanMeasurement, SideBySideRuns
+from braid.core.precision import AUTO, FP32, INT8
+from braid.core.program import PlanToRun, ProgramKey
+from braid.core.quantisation import Quantisation
 from braid.core.schedule import Contender, PlanCandidate, Provenance, Schedule
-from braid.engine.link.messages import ComparePlans
+from braid.core.sign_test import sign_test_interval
+from braid.engine.link.messages import Calibrate, ComparePlans, CompareThroughput
 from braid.scheduler.planners import Planned
 
 log = logging.getLogger("braid.jobs")
@@ -223,3 +227,74 @@ async def _provenance(compared: _Compared) -> Provenance:
         quantisation=work.quantisation,
         left_out=work.left_out,
     )
+
+
+async def with_quantisation(work: Work) -> Work:
+    """Add what INT8 needs, if that takes part; with precision auto it may be left out.
+
+    Raises InvalidRequest: the model was registered in INT8, and cannot be calibrated.
+    """
+    precision = work.imported.options.precision
+    if precision not in (AUTO, INT8) or INT8 not in work.device.precisions:
+        return work
+    try:
+        quantisation = await work.cache.find_quantisation() or await _measured(work)
+    except (InvalidRequest, PreconditionFailed, DeviceOutOfMemory) as error:
+        if precision == INT8:
+            raise
+        log.info("a precision is left out", extra={"precision": INT8, "reason": str(error)})
+        return replace(work, left_out={**work.left_out, INT8: str(error)})
+    return replace(work, quantisation=quantisation)
+
+
+async def _measured(work: Work) -> Quantisation:
+    check_samples(INT8, given=bool(work.samples.path))
+    program = work.imported.program(1, FP32)
+    tolerance = work.tolerated_in(INT8) if work.is_auto else work.tolerated_error
+    request = Calibrate(program, work.samples.path, tolerance)
+    work.report(Calibrating(0.0))
+    found = await work.retry(
+        lambda: work.device.ask(request, lambda done: work.report(Calibrating(done)))
+    )
+    return found.how
+
+
+# Latency of the shortest network that is tried. Two at once, a MatMul of 36 us lost 7 to 9 % from
+# 16 callers (2-core AMD EPYC, 2026-11-29). Where between that and a millisecond is not measured.
+SHORTEST_US = 300.0
+
+
+async def with_side_by_side(
+    schedule: Schedule,
+    program: ProgramKey,
+    device: Device,
+    retry: RetryWhileRestarting,
+    *,
+    runtimes: Sequence[str],
+) -> Schedule:
+    """Add to a promoted schedule how runs side by side fare beside its plan.
+
+    ``runtimes`` may run the whole model there, as the sequential plan may.
+    """
+    provenance = schedule.provenance
+    if not provenance.promoted or provenance.tolerance is None:
+        return schedule
+    if provenance.measured_us is not None and provenance.measured_us < SHORTEST_US:
+        return schedule
+    tolerance = provenance.tolerance
+    to_run = PlanToRun(program, schedule.plan, runtime=schedule.runtime)
+    try:
+        request = CompareThroughput(program, to_run, ("", *runtimes), tolerance)
+        measured = (await retry(lambda: device.ask(request))).ways
+    except (DeviceOutOfMemory, WorkerFault) as error:  # the plan serves without it
+        log.warning("runs side by side are not measured", extra={"reason": str(error)})
+        return schedule
+    ways = [
+        SideBySideRuns(way.count, way.runtime, way.latency_us, gain)
+        for way in measured
+        if (gain := sign_test_interval(way.ratios)) is not None
+    ]
+    if not ways:
+        return schedule
+    best = max(ways, key=lambda way: way.gain.median)
+    return replace(schedule, provenance=replace(provenance, side_by_side=best))

@@ -24,12 +24,11 @@ from braid.core.inputs import ShapeClass, check_inputs
 from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import tensor_of
 from braid.engine.ops.whole import run_named
-from braid.library.compiled import Compiled
+from braid.library.compiled import Compiled, NetworkSchedule
 from braid.library.device_thread import DEVICE_THREADS
 from braid.library.executables import Executable
 from braid.library.lengths import Lengths, padded_axis
 from braid.library.other_shapes import OtherShapes
-from braid.library.schedules import NetworkSchedule
 from braid.library.tensors import GivenInputs, Inputs, given_inputs, joined, padded
 
 MAX_ROUTES = 256

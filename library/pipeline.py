@@ -9,12 +9,15 @@ The settings are a server's: what stands in the environment counts here, too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import TypeVar
 
+from braid.compiler.bench import MODULE, MeasuringProcess
 from braid.compiler.cache import Cache
 from braid.compiler.compile import compile
 from braid.compiler.device import check_offered
@@ -44,6 +47,7 @@ from braid.core.errors import (
     DiskFailure,
     InvalidRequest,
     InvalidUpload,
+    StartupError,
 )
 from braid.core.external_data import ModelFile, with_its_data
 from braid.core.regular_file import check_file
@@ -51,9 +55,14 @@ from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.request import Hints
 from braid.engine.importer.host.samples import digest_of, read_samples
+from braid.engine.link.messages import ProgramRequest
+from braid.engine.link.options import WorkerOptions
+from braid.engine.link.shared_memory import Arena
+from braid.engine.link.worker_process import OnProgress
 from braid.library.cache_folder import CacheFolder
 from braid.library.compiled import Compiled
-from braid.library.measured_device import MeasuredDevice, measured_device
+from braid.server.device_names import parse_device
+from braid.server.devices.worker_options import worker_options
 from braid.server.settings import Settings
 
 IMPORT_TRIES = 8
@@ -293,3 +302,46 @@ async def _schedule(
 
 def _say_nothing(event: Event) -> None:
     """Take what a brief compilation tells."""
+
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class MeasuredDevice:
+    """A ``braid.compiler.device.Device`` that serves nobody. Belongs to the event loop."""
+
+    name: str
+    options: WorkerOptions
+    bench: MeasuringProcess
+    artefacts: dict[str, Path]  # that ``bench`` loads, by digest
+    device_key: str
+    precisions: tuple[str, ...]
+    runtimes: tuple[str, ...]
+    software: Mapping[str, str]
+
+    async def load(self, digest: str, artefact: Path) -> None:
+        self.artefacts[digest] = artefact
+        await self.bench.load(digest)
+
+    async def ask(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
+        return await self.bench.call(request, on_progress)
+
+
+@asynccontextmanager
+async def measured_device(settings: Settings) -> AsyncIterator[MeasuredDevice]:
+    """Start the device of the settings, ended afterwards; StartupError: it cannot be used."""
+    name = parse_device(*settings.devices)
+    options = replace(worker_options(settings, name), module=MODULE)
+    arena, artefacts = Arena(options.arena_bytes), dict[str, Path]()
+    bench = MeasuringProcess(name.text, options, arena, artefacts.__getitem__)
+    try:
+        try:
+            described = await bench.describe()
+        except (BraidError, OSError) as error:
+            raise StartupError(f"{name.text}: {error}") from error
+        facts = described.device_key, described.precisions, described.runtimes, described.software
+        yield MeasuredDevice(name.text, options, bench, artefacts, *facts)
+    finally:
+        await bench.close()
+        arena.close()

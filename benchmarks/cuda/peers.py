@@ -20,7 +20,7 @@ from benchmarks.cuda.agenda import EAGER, GRAPH, MAX_AUTOTUNE, REDUCE_OVERHEAD
 from benchmarks.cuda.clock import delay_us, hold_up, largest_error, quick_ms
 from benchmarks.networks.network import Network
 from braid.core.precision import HALF, TF32
-from braid.engine.cuda.kernels.numerics import pin_fp32
+from braid.engine.cuda.kernels.candidates import pin_fp32
 from braid.engine.ops.dtypes import torch_dtype
 
 WARM_UPS = 3

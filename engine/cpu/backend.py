@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,10 +28,10 @@ from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.places import CpuPlace, divided
 from braid.engine.cpu.stage_timer import CpuStageTimer, measure_overheads
 from braid.engine.device import (
     AskedStage,
+    Backend,
     FinishedRun,
     MakeInputs,
     Prepared,
@@ -44,6 +44,7 @@ from braid.engine.program.program import NO_PARTS, OpenedParts, Program
 from braid.engine.program.work import estimated_profile
 from braid.engine.runtime.memory import is_out_of_memory
 from braid.engine.runtime.priority import thread_gives_way
+from braid.engine.runtime.threads import PinnedTeam
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.runs import timed
@@ -221,3 +222,56 @@ class CpuBackend:
             for place in places:
                 place.close()
         self._executor.close()
+
+
+class CpuPlace:
+    """A ``DevicePart`` with a ``CpuExecutor`` of its own; used by one thread.
+
+    Two runs on one thread each wait for each other at no operator, so together they compute more
+    than one run after the other on both threads. A place runs programs that are bound for it alone:
+    a primitive has one caller at a time (engine/onednn/library.py). Packed weights are shared.
+    """
+
+    def __init__(
+        self, span: range, cpus: Sequence[int], backend_of: Callable[[CpuExecutor], Backend]
+    ) -> None:
+        self.span = span
+        self._team = PinnedTeam(f"place-{span.start}+{len(span)}", len(span), ())
+        self._has_begun = False
+        executors: list[CpuExecutor] = []
+        self.start(lambda: executors.append(CpuExecutor(len(span), cpus)))
+        self.join()
+        self._executor = executors[0]
+        self.backend = backend_of(self._executor)
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Begin ``work`` on the leading thread; waits for the work before it."""
+        self.join()
+        self._has_begun = True
+        self._team.start(work)
+
+    def close(self) -> None:
+        self.join()
+        self._team.close()
+        self._executor.close()
+
+    def join(self) -> None:
+        """Wait for the work that was begun last, and raise what it raised."""
+        if self._has_begun:
+            self._has_begun = False
+            if (error := self._team.join()) is not None:
+                raise error
+
+
+def divided(
+    executor: CpuExecutor, count: int, backend_of: Callable[[CpuExecutor], Backend]
+) -> list[CpuPlace]:
+    """Places that share the threads and cores of ``executor``, of which ``count`` is a divisor."""
+    spans = spans_of(executor.threads, count)
+    return [CpuPlace(span, executor.cpus[span.start : span.stop], backend_of) for span in spans]
+
+
+def spans_of(threads: int, count: int) -> list[range]:
+    """Threads of each place: they follow one another, as those of a group of near cores do."""
+    size = threads // count
+    return [range(first, first + size) for first in range(0, threads, size)]

@@ -6,7 +6,7 @@
         <── WorkerAnswer(call, reply) ──           reply: as the request's class says,
         <── WorkerFailure ──                       or an error of the same class as in the worker
         <── DeviceIsLost ──                        before the worker ends by itself
-    AskStatus, StopRun, StopStep ──control──>      engine/worker/process/status_thread.py
+    AskStatus, StopRun, StopStep ──control──>      engine/worker/process/assembly.py
         <── WorkerStatus ──
 
 One message is one frame (frames.py); its form follows from its fields (core/json_form.py).

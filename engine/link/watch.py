@@ -1,6 +1,6 @@
 """Decides when a worker is hung, from the status that its control thread reports.
 
-    tick ──ask──> control thread ──status──> heard          (engine/worker/process/status_thread.py)
+    tick ──ask──> control thread ──status──> heard          (engine/worker/process/assembly.py)
       ├──a run takes too long, or no request waits for it──> stop, which ends most runs
       └──the run goes on, or no status comes──> the worker is hung: it is replaced
 

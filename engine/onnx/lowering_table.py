@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from braid.engine.lowering.builder import Builder
+from braid.engine.onnx.builder import Builder
 from braid.engine.onnx.node import OnnxNode
 
 OLDEST_OPSET = 7

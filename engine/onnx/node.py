@@ -13,7 +13,7 @@ import onnx
 from onnx import AttributeProto
 
 from braid.core.errors import ModelImportError
-from braid.engine.lowering.builder import UnsupportedUse
+from braid.engine.onnx.builder import UnsupportedUse
 
 
 def shortest(value: float) -> float:

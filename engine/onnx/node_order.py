@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 import onnx
 
 from braid.core.errors import ModelImportError
-from braid.engine.lowering.builder import Builder
+from braid.engine.onnx.builder import Builder
 from braid.engine.onnx.structure import subgraphs
 
 

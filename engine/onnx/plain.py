@@ -3,6 +3,7 @@
 sparse initialiser, sparse constant ──> the same tensor, dense
 tensor listed twice as an output    ──> listed once
 input without a shape               ──> as many open extents as the caller's shape has
+ZipMap: a dictionary for each row   ──> Identity: the tensor of scores [rows, classes]
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import math
 from collections.abc import Mapping
 
 import torch
-from onnx import ModelProto, SparseTensorProto, TensorProto, TensorShapeProto
+from onnx import ModelProto, NodeProto, SparseTensorProto, TensorProto, TensorShapeProto, helper
 from torch import Tensor
 
 from braid.core.errors import ModelImportError
 from braid.core.tensor import DTYPE_BYTES
-from braid.engine.lowering.builder import UnsupportedUse
+from braid.engine.onnx.builder import UnsupportedUse
 from braid.engine.onnx.structure import all_nodes, graphs_of
 from braid.engine.onnx.tensors import dtype_name, to_tensor
 
@@ -112,3 +113,32 @@ def _places(label: str, shape: tuple[int, ...], count: int, indices: Tensor) -> 
     if len(places.unique()) < count:
         raise ModelImportError(f"{label} has two values at one index")
     return places
+
+
+_MOST_CLASSES = 10  # named in a remark
+_MOST_CHARACTERS = 300
+
+
+def without_dictionaries(model: ModelProto) -> str:
+    """Replace ZipMaps in place by the tensors they read; returns a remark on outputs."""
+    outputs = {output.name: output for output in model.graph.output}
+    remarks = []
+    for node in model.graph.node:
+        name = next(iter(node.output), "")
+        if (node.domain, node.op_type) != ("ai.onnx.ml", "ZipMap") or name not in outputs:
+            continue
+        classes = _classes(node)
+        node.CopyFrom(helper.make_node("Identity", node.input, node.output))
+        outputs[name].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+        remarks.append(
+            f"output {name!r} is a tensor in place of dictionaries (ZipMap); its columns are the "
+            f"classes {classes}"
+        )
+    return "; ".join(remarks)
+
+
+def _classes(node: NodeProto) -> str:
+    texts = [text.decode(errors="replace") for given in node.attribute for text in given.strings]
+    keys = texts or [str(number) for given in node.attribute for number in given.ints]
+    named = ", ".join(keys[:_MOST_CLASSES])[:_MOST_CHARACTERS]
+    return named + (", ..." if len(keys) > _MOST_CLASSES else "")

@@ -12,7 +12,7 @@ from onnx import TensorProto, numpy_helper
 
 from braid.core.errors import ModelImportError
 from braid.core.tensor import BYTES, DTYPE_BYTES, Dim, TensorType
-from braid.engine.lowering.builder import UnsupportedUse
+from braid.engine.onnx.builder import UnsupportedUse
 from braid.engine.ops.dtypes import torch_dtype
 
 DTYPES: Mapping[int, str] = {

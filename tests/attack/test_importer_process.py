@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from braid.core.errors import ImportLimitExceeded, ModelImportError
-from braid.engine.importer.host import process
+from braid.engine.importer.host import launch
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.request import ImportLimits
 from tests import ROOT
@@ -112,7 +112,7 @@ async def test_an_importer_that_writes_without_end_is_stopped(
     size: int, then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if it removes what it wrote, and may have it open, or if its files are empty."""
-    monkeypatch.setattr(process, "_MOST_FILES", 1000)
+    monkeypatch.setattr(launch, "_MOST_FILES", 1000)
     hostile = WRITING.format(size=size, then=then)
 
     with pytest.raises(ImportLimitExceeded, match="several files of the largest size"):

@@ -17,8 +17,7 @@ from braid.compiler.imported_model import read_imported
 from braid.compiler.options import ModelOptions
 from braid.core.errors import DamagedArtefact, InvalidArtefact, SystemShortage, Unavailable
 from braid.core.shortage import shortage, unreadable
-from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.process import ImporterProcess
+from braid.engine.importer.host.launch import ImporterProcess, import_model
 from braid.engine.importer.host.report import check_files
 from braid.engine.importer.host.request import ImportLimits
 from braid.server.rpc.status import status_code, status_message

@@ -12,7 +12,9 @@ only where they were measured to be fastest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
 import torch
@@ -30,7 +32,6 @@ from braid.engine.cuda.kernels.inductor import (
     is_worth_compiling,
 )
 from braid.engine.cuda.kernels.library_units import FORMATS, CudaSite, convolutions, linears
-from braid.engine.cuda.kernels.numerics import pin_fp32, tensor_float_32
 from braid.engine.onednn.library import Run
 from braid.engine.ops.kinds import bound
 from braid.engine.ops.whole import KIND as ON_HOST
@@ -173,3 +174,38 @@ def _in_tf32(kernel: Kernel) -> Kernel:
 def offered_precisions(capability: tuple[int, int]) -> tuple[str, ...]:
     """Precisions of a compute capability: TF32 and BF16 came with Ampere."""
     return (FP32, TF32, *HALF) if capability >= (8, 0) else (FP32, "fp16")
+
+
+def pin_fp32() -> None:
+    """Multiply FP32 in FP32, sum half types in FP32, and let cuDNN try its algorithms.
+
+    The switches are the process's. They count when a kernel is launched or captured: a replayed
+    graph keeps what it was captured with.
+    """
+    _set_tf32(False)
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cudnn.benchmark = True
+    keep = getattr(
+        torch._C, "_cudnn_set_conv_benchmark_empty_cache", None
+    )  # builds for CUDA have it
+    if keep is not None:
+        keep(False)  # else the allocator gives all it has cached back after each trial
+
+
+@contextmanager
+def tensor_float_32() -> Iterator[None]:
+    """Let FP32 operands be rounded to TF32's 10 bits in the body."""
+    _set_tf32(True)
+    try:
+        yield
+    finally:
+        _set_tf32(False)
+
+
+def _set_tf32(allowed: bool) -> None:
+    """Set TF32 by the older switches, which set the newer ones, too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some versions announce that the older ones will go
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        torch.backends.cudnn.allow_tf32 = allowed

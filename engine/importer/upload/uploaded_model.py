@@ -75,19 +75,18 @@ def open_upload(
         raise ModelImportError(f"the upload cannot be read: {error.strerror}") from error
     data: frozenset[str] = frozenset()
     if not zipped:
-        from braid.engine.importer.upload.onnx_bundle import read_with_data
+        from braid.engine.importer.upload.onnx_file import read_with_data
 
         model, path = read_with_data(upload), upload
     else:
         archive = Archive(upload)
         if any(name.endswith("/archive_format") for name in archive.names):
             return Pt2Upload(archive, work)
-        from braid.engine.importer.upload.onnx_bundle import unpack_bundle
+        from braid.engine.importer.upload.onnx_file import unpack_bundle
 
         model, path = unpack_bundle(archive, work)
         data = frozenset(archive.names) - {path.name}
-    from braid.engine.importer.upload.dictionaries import without_dictionaries
-    from braid.engine.onnx.plain import make_plain
+    from braid.engine.onnx.plain import make_plain, without_dictionaries
 
     make_plain(model, shapes)
     if not (remark := without_dictionaries(model)):
@@ -186,7 +185,7 @@ class OnnxUpload:
         self._data = frozenset()
 
     def _whole_model(self) -> ModelProto:
-        from braid.engine.importer.upload.onnx_bundle import read_with_data
+        from braid.engine.importer.upload.onnx_file import read_with_data
         from braid.engine.onnx.plain import make_plain
 
         if self._model is None:
@@ -215,7 +214,7 @@ class Pt2Upload:
     metadata: Mapping[str, str] = {}
 
     def __init__(self, archive: Archive, work: Path) -> None:
-        from braid.engine.importer.upload.onnx_bundle import read_with_data
+        from braid.engine.importer.upload.onnx_file import read_with_data
         from braid.engine.importer.upload.pt2_file import read_container
 
         try:

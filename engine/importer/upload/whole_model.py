@@ -28,7 +28,7 @@ from braid.engine.importer.upload.loops import loops_against
 from braid.engine.importer.upload.model_strings import longest_string
 from braid.engine.importer.verification.probe import FoundAxes, Probe
 from braid.engine.importer.verification.reference import ReferenceModel
-from braid.engine.lowering.builder import UnsupportedUse
+from braid.engine.onnx.builder import UnsupportedUse
 from braid.engine.onnx.division import guard_division, inlined
 from braid.engine.onnx.structure import all_nodes
 from braid.engine.onnx.tensors import input_spec

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from braid.engine.lowering.builder import Builder, UnsupportedUse
+from braid.engine.onnx.builder import Builder, UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name, to_tensor

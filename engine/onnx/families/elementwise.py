@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from braid.engine.lowering.builder import Builder, UnsupportedUse, emit_sum
+from braid.engine.onnx.builder import Builder, UnsupportedUse, emit_sum
 from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from braid.engine.lowering.builder import (
+from braid.engine.onnx.builder import (
     Builder,
     UnsupportedUse,
     emit_convolution,

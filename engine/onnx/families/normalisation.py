@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from braid.engine.lowering.builder import Builder, UnsupportedUse
+from braid.engine.onnx.builder import Builder, UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from braid.engine.lowering.builder import Builder, UnsupportedUse, emit_matmul, transposed
+from braid.engine.onnx.builder import Builder, UnsupportedUse, emit_matmul, transposed
 from braid.engine.onnx.families.linear import AUTO_PADS, lower_convolution, spatial_rank, split_pads
 from braid.engine.onnx.families.signals import pooling_window
 from braid.engine.onnx.lowering_table import contributed, lowers

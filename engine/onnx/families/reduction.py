@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from braid.engine.lowering.builder import Builder, UnsupportedUse
+from braid.engine.onnx.builder import Builder, UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 

@@ -6,7 +6,7 @@ not lowered.
 
 from __future__ import annotations
 
-from braid.engine.lowering.builder import Builder, UnsupportedUse
+from braid.engine.onnx.builder import Builder, UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name

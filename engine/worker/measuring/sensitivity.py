@@ -1,4 +1,4 @@
-"""Units by what computing on integers costs: error of the outputs if one unit alone does.
+"""What computing on integers costs each unit: errors of outputs, and means of rounding errors.
 
     exact values ──unit, rounded──> its result ──the rest of the graph, exact──> error of outputs
 
@@ -8,24 +8,49 @@ come first; those that time does not suffice for are ordered by that error.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+import dataclasses
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from time import process_time
 
 import torch
 from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
-from braid.core.quantisation import Quantisation
+from braid.core.quantisation import Quantisation, Shift
+from braid.engine.device import Tensors
 from braid.engine.ops.families.quantised import dequantise, quantise
+from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.passes.quantised.calibrated import (
     corrected_bias,
     grid_of,
     rounded_weights,
+    shift_of,
     weight_scales,
 )
 from braid.engine.passes.quantised.candidates import data_operands
 from braid.engine.timing.comparison import errors
-from braid.engine.worker.measuring.budget import Budget
 from braid.engine.worker.measuring.exact_runs import called, exact_run
+
+
+class Budget:
+    """Bounds work by the CPU time of this process, of all threads together."""
+
+    def __init__(
+        self, seconds: float, clock: Callable[[], float] = process_time, threads: int = 0
+    ) -> None:
+        """``seconds`` are of each of ``threads`` that compute; 0: as many as torch uses."""
+        self._clock, self._began = clock, clock()
+        self._seconds = seconds * (threads or torch.get_num_threads())
+
+    @property
+    def spent(self) -> float:
+        """Part of the time that has gone, at most 1."""
+        return min(1.0, (self._clock() - self._began) / self._seconds)
+
+    @property
+    def is_left(self) -> bool:
+        return self.spent < 1
+
 
 VALUES_BYTES = 1 << 30  # of values kept at once; of larger graphs the own error decides
 
@@ -121,3 +146,37 @@ def _carried_on(
 
 def _error(results: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> float:
     return errors(results, {name: values[name] for name in results})[1]
+
+
+def mean_shifts(
+    graph: OpGraph,
+    constants: Mapping[str, Tensor],
+    samples: Sequence[Tensors],
+    units: Collection[str],
+    how: Quantisation,
+) -> Generator[None, None, dict[str, Shift]]:
+    """Shifts by unit: means of what rounding adds to its results, by output channel.
+
+    Rounding changes the sum of the weights, and cutting off makes large values smaller; another
+    bias corrects the mean. ``samples`` are inputs of an FP32 graph, ``how`` has ranges only.
+    """
+    sums: dict[str, Tensor] = {}
+
+    def visit(op: Operator, values: Mapping[str, Tensor]) -> None:
+        if op.name in units and all(value in how.ranges for value in data_operands(op)):
+            difference = _difference(op, values, how)
+            sums[op.name] = sums[op.name] + difference if op.name in sums else difference
+
+    for inputs in samples:
+        yield from exact_run(graph, {**constants, **inputs}, visit)
+    return {name: shift_of(total / len(samples)) for name, total in sums.items()}
+
+
+def _difference(op: Operator, values: Mapping[str, Tensor], how: Quantisation) -> Tensor:
+    """Mean of what rounding adds, before any function of the result."""
+    attributes = {name: value for name, value in op.attributes.items() if name != EPILOGUE}
+    bare = dataclasses.replace(op, attributes=attributes)
+    (exact,) = called(bare, [values[name] if name else None for name in op.inputs])
+    (result,) = rounded(bare, values, how).values()
+    channel = 1 if "convolution" in op.kind else exact.dim() - 1
+    return (result - exact).mean([axis for axis in range(exact.dim()) if axis != channel])

@@ -1,1 +1,1 @@
-"""The worker as a process: entry points, limits, the status thread."""
+"""The worker as a process: entry point, assembly, what it does now."""

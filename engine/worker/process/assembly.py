@@ -6,8 +6,11 @@ import argparse
 import json
 import mmap
 import os
+import resource
 import signal
 import socket
+import threading
+from pathlib import Path
 
 import torch
 
@@ -20,7 +23,15 @@ from braid.engine.cpu.lane_groups import in_groups
 from braid.engine.cpu.segments import find_runner
 from braid.engine.device import Backend
 from braid.engine.link.frames import BlockingChannel
-from braid.engine.link.messages import DeviceIsLost, WorkerCall, WorkerFailure
+from braid.engine.link.messages import (
+    AskStatus,
+    DeviceIsLost,
+    Message,
+    StopRun,
+    StopStep,
+    WorkerCall,
+    WorkerFailure,
+)
 from braid.engine.link.options import LOST_EXIT_CODE, WorkerOptions
 from braid.engine.ops.meta_kernels import leave_compiler_out
 from braid.engine.processes.log_lines import log_as_lines
@@ -30,8 +41,6 @@ from braid.engine.runtime.threads import usable_cpus
 from braid.engine.timing.samples import TimerOptions
 from braid.engine.worker.loop import Worker
 from braid.engine.worker.process.current_work import CurrentWork
-from braid.engine.worker.process.memory_limit import limit_memory
-from braid.engine.worker.process.status_thread import answer_status
 
 LOCKED_BYTES = 256 << 20  # most that is page-locked for requests, by each worker of a GPU
 
@@ -92,3 +101,55 @@ def _cuda(options: WorkerOptions, arena: mmap.mmap) -> Backend:
     # The start of the arena, where most requests lie: it gives low addresses first.
     backend.lock_pages(torch.frombuffer(arena, dtype=torch.uint8)[:LOCKED_BYTES])
     return backend
+
+
+def limit_memory(size_bytes: int) -> None:
+    """Limit this process's own memory, with what it uses already; a lower hard limit counts.
+
+    RLIMIT_DATA leaves out mapped files (800 MB of libraries), reservations, and memory shared with
+    the front end. It counts data of libraries that is never written to, which is added. On a GPU
+    there is no limit: CUDA reserves without end. An allocation over it fails, and with it one
+    request (engine/runtime/memory.py); else the kernel would look for a process to kill.
+    """
+    size_bytes += max(0, _status_bytes("VmData") - _status_bytes("RssAnon"))
+    _, highest = resource.getrlimit(resource.RLIMIT_DATA)
+    if highest != resource.RLIM_INFINITY:
+        size_bytes = min(size_bytes, highest)
+    resource.setrlimit(resource.RLIMIT_DATA, (size_bytes, size_bytes))
+
+
+def _status_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def answer_status(control: socket.socket, work: CurrentWork) -> None:
+    """Start the thread that answers questions for the status, until the process ends.
+
+    It answers while the device thread is in a library, so it tells a long run from a process that
+    is stopped. When the front end is gone it ends the process, whatever the device thread is in.
+    """
+    channel = BlockingChannel(control)
+    threading.Thread(target=_answer, args=(channel, work), name="control", daemon=True).start()
+
+
+def _answer(channel: BlockingChannel, work: CurrentWork) -> None:
+    try:
+        while (messages := channel.receive()) is not None:
+            for message in messages:
+                _follow(message, channel, work)
+    except OSError:
+        pass  # as below
+    os._exit(0)  # the front end is gone, or wants this process gone
+
+
+def _follow(message: Message, channel: BlockingChannel, work: CurrentWork) -> None:
+    match message:
+        case StopRun(call, reason):
+            work.stop(call, reason)
+        case StopStep(reason):
+            work.stop_step(reason)
+        case AskStatus():
+            channel.send(work.status())

@@ -1,6 +1,6 @@
 """What a worker's device thread does now, for the thread that watches over it.
 
-    device thread ──begin, end, step──> CurrentWork <──status, stop── status_thread.py
+    device thread ──begin, end, step──> CurrentWork <──status, stop── control thread (assembly.py)
 
 A device thread does one thing at a time: a run that a request waits for, or a step of other work.
 Runs on places of the device (engine/worker/side_by_side.py) go on beside it and each other. Each

@@ -10,10 +10,10 @@ import pytest
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan
 from braid.core.tensor import TensorType
+from braid.engine.cpu.backend import spans_of
 from braid.engine.cpu.core_distance import near_groups
 from braid.engine.cpu.lane_groups import divide, group_sizes, in_groups
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.places import spans_of
 from tests.engine.cpu.executors import on_kernels
 
 MACHINES = {8: (4, 8), 64: (8, 32), 128: (8, 64)}

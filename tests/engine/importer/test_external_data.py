@@ -17,7 +17,7 @@ from onnx import TensorProto
 from braid.core.errors import ModelImportError
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.upload.archive import Archive
-from braid.engine.importer.upload.onnx_bundle import unpack_bundle
+from braid.engine.importer.upload.onnx_file import unpack_bundle
 from braid.engine.importer.upload.uploaded_model import open_upload
 from tests.engine.importer.running import imported, left_in
 from tests.models.bad_onnx import external_data

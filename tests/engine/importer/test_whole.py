@@ -18,8 +18,8 @@ from onnx import TensorProto, helper
 from braid.core.errors import InvalidRequest, RunStopped, UnsupportedOperators
 from braid.core.tensor import TensorType
 from braid.engine.importer.artefact import load_artefact
-from braid.engine.importer.upload.dictionaries import without_dictionaries
 from braid.engine.importer.upload.whole_model import as_one_unit
+from braid.engine.onnx.plain import without_dictionaries
 from braid.engine.ops.whole import KIND, WholeModel, run_named, run_whole_model, whole_graph
 from tests import ROOT
 from tests.engine.importer.running import computed, import_here, imported

@@ -19,8 +19,8 @@ from braid.engine.link.messages import (
     WorkerAnswer,
     WorkerCall,
 )
+from braid.engine.worker.process.assembly import answer_status
 from braid.engine.worker.process.current_work import CurrentWork
-from braid.engine.worker.process.status_thread import answer_status
 
 BEGAN = "OMP_TEST_BEGAN"
 """Names the pipe that such a run begins with writing to; a variable that workers are told."""

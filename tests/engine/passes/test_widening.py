@@ -17,8 +17,7 @@ from braid.engine.ops.dtypes import DTYPE_NAMES, spec_of
 from braid.engine.passes import run_passes
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise, static_inputs
-from braid.engine.passes.value_types import value_types
-from braid.engine.passes.widening import narrow_type, widen
+from braid.engine.passes.widening import narrow_type, value_types, widen
 from tests.conformance.attempt import as_tensor
 from tests.conformance.cases import load_cases
 from tests.engine.passes.drawing import Drawing

@@ -14,7 +14,7 @@ from tests.closed_twice import ClosedTwice
 
 PROGRAM = """
 import asyncio, sys, uvloop
-from braid.engine.importer.host.process import ImporterProcess
+from braid.engine.importer.host.launch import ImporterProcess
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.worker_process import WorkerProcess

@@ -23,9 +23,14 @@ from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.comparison import errors
-from braid.engine.worker.measuring.budget import Budget
-from braid.engine.worker.measuring.calibration import calibrated
-from braid.engine.worker.measuring.ranges import Observed, least_error, percentile, whole
+from braid.engine.worker.measuring.calibration import (
+    Observed,
+    calibrated,
+    least_error,
+    percentile,
+    whole,
+)
+from braid.engine.worker.measuring.sensitivity import Budget
 from braid.engine.worker.models import LoadedModel, ModelTable
 from tests.engine.passes.drawing import Drawing
 

@@ -7,7 +7,7 @@ import sys
 
 LIMITED = """
 import mmap
-from braid.engine.worker.process.memory_limit import limit_memory
+from braid.engine.worker.process.assembly import limit_memory
 
 MIB = 1 << 20
 data_of_libraries = mmap.mmap(-1, 600 * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # untouched

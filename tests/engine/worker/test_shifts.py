@@ -15,7 +15,7 @@ from braid.engine.passes.quantised.calibrated import corrected_bias, quantised_b
 from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.worker.measuring.shifts import mean_shifts
+from braid.engine.worker.measuring.sensitivity import mean_shifts
 
 WIDTH, RANGE = 48, (0.0, 1.0)
 SPEC = TensorType("FP32", (1, WIDTH))

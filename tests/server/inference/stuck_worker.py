@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from braid.engine.cpu.backend import CpuBackend
+from braid.engine.cpu.backend import CpuBackend, CpuPlace, divided
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.places import CpuPlace, divided
 from braid.engine.device import FinishedRun, Tensors
 from braid.engine.worker.process import assembly
 from braid.engine.worker.process.main import main

@@ -8,9 +8,9 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from braid.compiler.compile import with_side_by_side
 from braid.compiler.device import Device
 from braid.compiler.retries import RetryWhileRestarting
-from braid.compiler.side_by_side import with_side_by_side
 from braid.core.measurement import SideBySideRuns, Speed, side_by_side_text
 from braid.core.plan import sequential_plan
 from braid.core.program import ProgramKey

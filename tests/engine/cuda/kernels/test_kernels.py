@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Literal, OpGraph
-from braid.engine.cuda.kernels.candidates import CudaKernels, offered_precisions
+from braid.engine.cuda.kernels.candidates import CudaKernels, offered_precisions, pin_fp32
 from braid.engine.cuda.kernels.fused import Window
-from braid.engine.cuda.kernels.numerics import pin_fp32
 from braid.engine.ops.kinds import call
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import Kernel, PackedWeights

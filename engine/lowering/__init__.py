@@ -1,1 +1,0 @@
-"""Lowering steps that both model formats share."""
