@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from braid.engine.onnx.builder import Builder
 from braid.engine.onnx.node import OnnxNode
@@ -68,25 +69,71 @@ def contributed(op_type: str) -> Callable[[Lower], Lower]:
     return enter
 
 
+class Maybe(int):
+    """Place of an operand that may be absent."""
+
+
 def lowers_to(
-    kind: str, op_type: str, first: int, last: int, operands: int = 1, **numbers: tuple[str, float]
+    kind: str,
+    op_type: str,
+    first: int,
+    last: int,
+    operands: int | tuple[int, ...] | None = 1,
+    host: Mapping[str, int] = MappingProxyType({}),
+    ignored: tuple[str, ...] = (),
+    remarks: str = "",
+    **attributes: Any,
 ) -> None:
-    """Enter an operator that becomes one operator of ``kind`` with the same operands.
+    """Enter an operator that becomes one operator of ``kind``.
 
-    ``first`` and ``last`` since-versions are included; ``operands`` may not be absent. ``numbers``:
-    attribute of the kind -> ONNX attribute and its default, whose type says what is read.
+    Args:
+        kind: of the one operator.
+        op_type: in ONNX; its since-versions ``first`` and ``last`` are included.
+        operands: places of the operands, or how many there are; None: all of them.
+        host: attribute of the kind -> place of the operand whose content becomes it.
+        ignored: ONNX attributes without effect.
+        remarks: for people, on what is covered.
+        attributes: attribute of the kind -> its value, or (ONNX attribute, source) as ``_read``.
     """
+    places = range(operands) if isinstance(operands, int) else operands
 
-    @lowers(op_type, first, last)
+    @lowers(op_type, first, last, remarks)
     def one_to_one(node: OnnxNode, to: Builder) -> None:
-        given = {name: _number(node, *source) for name, source in numbers.items()}
-        values = [node.operand(i) for i in range(operands)]
-        to.emit(kind, values, node.output, None, **given)
+        values = node.all_operands() if places is None else [_place(node, i) for i in places]
+        contents = {name: _place(node, place) for name, place in host.items()}
+        node.without_effect(*ignored)
+        to.emit(kind, values, node.output, contents, **given(node, attributes))
 
 
-def _number(node: OnnxNode, attribute: str, default: float) -> float:
-    if isinstance(default, bool):
-        return node.flag(attribute, default)
-    if isinstance(default, int):
-        return node.integer(attribute, default)
-    return node.real(attribute, default)
+def _place(node: OnnxNode, place: int) -> str:
+    return node.maybe(place) if isinstance(place, Maybe) else node.operand(place)
+
+
+def given(node: OnnxNode, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of a kind, of which tuples say what is read of a node."""
+    return {
+        name: _read(node, *source) if isinstance(source, tuple) else source
+        for name, source in attributes.items()
+    }
+
+
+def _read(node: OnnxNode, attribute: str, source: Any) -> Any:
+    """An attribute of a node by its default, whose type says what is read.
+
+    None: an integer, or None. A list: integers, or None. A tuple: one of these texts, by default
+    the first. A function: what it makes of an integer, which must be there.
+    """
+    match source:
+        case None:
+            return node.integer(attribute) if node.has(attribute) else None
+        case bool():
+            return node.flag(attribute, source)
+        case int():
+            return node.integer(attribute, source)
+        case float():
+            return node.real(attribute, source)
+        case list():
+            return node.integers(attribute)
+        case tuple():
+            return node.choice(attribute, source[0], source)
+    return source(node.integer(attribute))

@@ -7,6 +7,7 @@ does not know is never ignored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -15,10 +16,22 @@ from onnx import AttributeProto
 from braid.core.errors import ModelImportError
 from braid.engine.onnx.builder import UnsupportedUse
 
+T = TypeVar("T")
+
 
 def shortest(value: float) -> float:
     """The number given to the exporter, as formats in FP64 store it: 0.1, not 0.10000000149."""
     return float(str(np.float32(value)))
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
+
+
+def _present(attribute: str, value: T | None) -> T:
+    if value is None:
+        raise UnsupportedUse(f"attribute {attribute} is missing")
+    return value
 
 
 class OnnxNode:
@@ -86,27 +99,18 @@ class OnnxNode:
 
     def integer(self, attribute: str, default: int | None = None) -> int:
         proto = self._get(attribute, AttributeProto.INT)
-        value = default if proto is None else int(proto.i)
-        if value is None:
-            raise UnsupportedUse(f"attribute {attribute} is missing")
-        return value
+        return _present(attribute, default if proto is None else int(proto.i))
 
     def flag(self, attribute: str, default: bool = False) -> bool:
         return bool(self.integer(attribute, int(default)))
 
     def real(self, attribute: str, default: float | None = None) -> float:
         proto = self._get(attribute, AttributeProto.FLOAT)
-        value = default if proto is None else shortest(proto.f)
-        if value is None:
-            raise UnsupportedUse(f"attribute {attribute} is missing")
-        return value
+        return _present(attribute, default if proto is None else shortest(proto.f))
 
     def text(self, attribute: str, default: str | None = None) -> str:
         proto = self._get(attribute, AttributeProto.STRING)
-        value = default if proto is None else proto.s.decode("utf-8", "replace")
-        if value is None:
-            raise UnsupportedUse(f"attribute {attribute} is missing")
-        return value
+        return _present(attribute, default if proto is None else _text(proto.s))
 
     def choice(self, attribute: str, default: str, allowed: Sequence[str]) -> str:
         """Value of a string attribute; refused if it is none of ``allowed``."""
@@ -125,17 +129,14 @@ class OnnxNode:
 
     def texts(self, attribute: str) -> list[str] | None:
         proto = self._get(attribute, AttributeProto.STRINGS)
-        return None if proto is None else [s.decode("utf-8", "replace") for s in proto.strings]
+        return None if proto is None else list(map(_text, proto.strings))
 
     def tensor(self, attribute: str) -> onnx.TensorProto | None:
         proto = self._get(attribute, AttributeProto.TENSOR)
         return None if proto is None else proto.t
 
     def graph(self, attribute: str) -> onnx.GraphProto:
-        proto = self._get(attribute, AttributeProto.GRAPH)
-        if proto is None:
-            raise UnsupportedUse(f"attribute {attribute} is missing")
-        return proto.g
+        return _present(attribute, self._get(attribute, AttributeProto.GRAPH)).g
 
     def without_effect(self, *attributes: str) -> None:
         """Declare attributes that change nothing at inference."""

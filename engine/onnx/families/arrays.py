@@ -7,20 +7,53 @@ from typing import Any
 import torch
 
 from braid.engine.onnx.builder import Builder, UnsupportedUse
-from braid.engine.onnx.lowering_table import lowers, lowers_to
+from braid.engine.onnx.lowering_table import Maybe, lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name, to_tensor
 from braid.engine.ops.dtypes import DTYPE_NAMES
 
+_REDUCTIONS = ("none", "add", "mul", "max", "min")
+
 lowers_to("braid.size", "Size", 1, 25)
+lowers_to("braid.shape", "Shape", 1, 25, start=("start", 0), end=("end", None))
 lowers_to("braid.flatten", "Flatten", 1, 25, axis=("axis", 1))
-lowers_to("braid.gather_elements", "GatherElements", 11, 13, operands=2, axis=("axis", 0))
-lowers_to("braid.gather_nd", "GatherND", 11, 13, operands=2, batch_dims=("batch_dims", 0))
+lowers_to("aten.permute", "Transpose", 1, 25, dims=("perm", []))
+lowers_to("aten.cat", "Concat", 4, 13, None, dim=("axis", int))
+lowers_to(
+    *("braid.reshape", "Reshape", 5, 25),
+    host={"shape": 1},
+    remarks="the shape may be computed",
+    allow_zero=("allowzero", False),
+)
+lowers_to("braid.expand", "Expand", 8, 13, 1, {"shape": 1}, remarks="the shape may be computed")
+lowers_to("braid.tile", "Tile", 6, 13, 1, {"repeats": 1}, remarks="repeats may be computed")
+lowers_to("braid.trilu", "Trilu", 14, 14, 1, {"k": Maybe(1)}, upper=("upper", True))
+lowers_to("braid.one_hot", "OneHot", 9, 28, (0, 2), {"depth": 1}, axis=("axis", -1))
+lowers_to("braid.nonzero", "NonZero", 9, 13, remarks="only of constants and shapes")
+lowers_to(
+    *("braid.compress", "Compress", 9, 28, 1, {"condition": 1}),
+    remarks="only by a constant condition",
+    axis=("axis", None),
+)
+lowers_to("braid.gather_elements", "GatherElements", 11, 13, 2, axis=("axis", 0))
+lowers_to("braid.gather_nd", "GatherND", 11, 13, 2, batch_dims=("batch_dims", 0))
+for _name, _first, _last in (("Scatter", 9, 9), ("ScatterElements", 11, 18)):
+    lowers_to(
+        *("braid.scatter_elements", _name, _first, _last, 3),
+        axis=("axis", 0),
+        reduction=("reduction", _REDUCTIONS),
+    )
+lowers_to("braid.scatter_nd", "ScatterND", 11, 18, 3, reduction=("reduction", _REDUCTIONS))
 lowers_to(
     *("braid.reverse_sequence", "ReverseSequence", 10, 28, 2),
     batch_axis=("batch_axis", 1),
     time_axis=("time_axis", 0),
 )
+for _kind, _name in (
+    ("braid.depth_to_space", "DepthToSpace"),
+    ("braid.space_to_depth", "SpaceToDepth"),
+):
+    lowers_to(_kind, _name, 1, 28, block=("blocksize", int), mode=("mode", ("DCR", "CRD")))
 
 
 @lowers("Constant", 1, 25, "no strings, no sparse tensors")
@@ -73,13 +106,6 @@ def eye_like(node: OnnxNode, to: Builder) -> None:
     to.emit("braid.eye_like", [node.operand(0)], node.output, k=node.integer("k", 0), dtype=dtype)
 
 
-@lowers("Shape", 1, 25)
-def shape(node: OnnxNode, to: Builder) -> None:
-    end = node.integer("end") if node.has("end") else None
-    start = node.integer("start", 0)
-    to.emit("braid.shape", [node.operand(0)], node.output, start=start, end=end)
-
-
 @lowers("Gather", 1, 13)
 def gather(node: OnnxNode, to: Builder) -> None:
     """Pick slices by index; by one constant index, a view."""
@@ -90,59 +116,6 @@ def gather(node: OnnxNode, to: Builder) -> None:
         return
     wrap = content is None or bool(content.numel() and (content < 0).any())
     to.emit("braid.gather", [x, indices], node.output, axis=axis, wrap=wrap)
-
-
-_REDUCTIONS = ("none", "add", "mul", "max", "min")
-
-
-def _scatter_elements(node: OnnxNode, to: Builder) -> None:
-    reduction = node.choice("reduction", "none", _REDUCTIONS)
-    operands = [node.operand(i) for i in range(3)]
-    axis = node.integer("axis", 0)
-    to.emit("braid.scatter_elements", operands, node.output, axis=axis, reduction=reduction)
-
-
-lowers("Scatter", 9, 9)(_scatter_elements)
-lowers("ScatterElements", 11, 18)(_scatter_elements)
-
-
-@lowers("ScatterND", 11, 18)
-def scatter_nd(node: OnnxNode, to: Builder) -> None:
-    reduction = node.choice("reduction", "none", _REDUCTIONS)
-    operands = [node.operand(i) for i in range(3)]
-    to.emit("braid.scatter_nd", operands, node.output, reduction=reduction)
-
-
-@lowers("OneHot", 9, 28)
-def one_hot(node: OnnxNode, to: Builder) -> None:
-    operands, host = [node.operand(0), node.operand(2)], {"depth": node.operand(1)}
-    axis = node.integer("axis", -1)
-    to.emit("braid.one_hot", operands, node.output, host=host, axis=axis)
-
-
-@lowers("NonZero", 9, 13, "only of constants and shapes")
-def non_zero(node: OnnxNode, to: Builder) -> None:
-    """Positions of non-zero elements; only of values known at specialisation."""
-    to.emit("braid.nonzero", [node.operand(0)], node.output)
-
-
-@lowers("Compress", 9, 28, "only by a constant condition")
-def compress(node: OnnxNode, to: Builder) -> None:
-    axis = node.integer("axis") if node.has("axis") else None
-    host = {"condition": node.operand(1)}
-    to.emit("braid.compress", [node.operand(0)], node.output, host=host, axis=axis)
-
-
-@lowers("Reshape", 5, 25, "the shape may be computed")
-def reshape(node: OnnxNode, to: Builder) -> None:
-    allow_zero = node.flag("allowzero")
-    host = {"shape": node.operand(1)}
-    to.emit("braid.reshape", [node.operand(0)], node.output, host=host, allow_zero=allow_zero)
-
-
-@lowers("Transpose", 1, 25)
-def transpose(node: OnnxNode, to: Builder) -> None:
-    to.emit("aten.permute", [node.operand(0)], node.output, dims=node.integers("perm"))
 
 
 def _axes(node: OnnxNode, operand_from: int) -> tuple[dict[str, str], dict[str, Any]]:
@@ -165,11 +138,6 @@ def unsqueeze(node: OnnxNode, to: Builder) -> None:
     if not (attributes or host.get("axes")):
         raise UnsupportedUse("axes are missing")
     to.emit("braid.unsqueeze", [node.operand(0)], node.output, host=host, **attributes)
-
-
-@lowers("Concat", 4, 13)
-def concat(node: OnnxNode, to: Builder) -> None:
-    to.emit("aten.cat", node.all_operands(), node.output, dim=node.integer("axis"))
 
 
 @lowers("Split", 2, 18, "sizes may be computed")
@@ -198,16 +166,6 @@ def slice_(node: OnnxNode, to: Builder) -> None:
     to.emit("braid.slice", [node.operand(0)], node.output, host=host)
 
 
-@lowers("Expand", 8, 13, "the shape may be computed")
-def expand(node: OnnxNode, to: Builder) -> None:
-    to.emit("braid.expand", [node.operand(0)], node.output, host={"shape": node.operand(1)})
-
-
-@lowers("Tile", 6, 13, "repeats may be computed")
-def tile(node: OnnxNode, to: Builder) -> None:
-    to.emit("braid.tile", [node.operand(0)], node.output, host={"repeats": node.operand(1)})
-
-
 @lowers("Pad", 2, 25, "all modes; amounts may be computed")
 def pad(node: OnnxNode, to: Builder) -> None:
     modes = ("constant", "reflect", "edge") + (("wrap",) if node.version >= 19 else ())
@@ -221,24 +179,3 @@ def pad(node: OnnxNode, to: Builder) -> None:
         if node.version >= 18:
             host["axes"] = node.maybe(3)
     to.emit("braid.pad", [node.operand(0)], node.output, host=host, **attributes)
-
-
-@lowers("DepthToSpace", 1, 28)
-def depth_to_space(node: OnnxNode, to: Builder) -> None:
-    mode = node.choice("mode", "DCR", ("DCR", "CRD"))
-    block = node.integer("blocksize")
-    to.emit("braid.depth_to_space", [node.operand(0)], node.output, block=block, mode=mode)
-
-
-@lowers("SpaceToDepth", 1, 28)
-def space_to_depth(node: OnnxNode, to: Builder) -> None:
-    mode = node.choice("mode", "DCR", ("DCR", "CRD"))
-    block = node.integer("blocksize")
-    to.emit("braid.space_to_depth", [node.operand(0)], node.output, block=block, mode=mode)
-
-
-@lowers("Trilu", 14, 14)
-def trilu(node: OnnxNode, to: Builder) -> None:
-    host = {"k": node.maybe(1)}
-    upper = node.flag("upper", True)
-    to.emit("braid.trilu", [node.operand(0)], node.output, host=host, upper=upper)

@@ -60,7 +60,22 @@ for _kind, _name, _first, _last in (
     ("braid.prelu", "PRelu", 7, 16),
 ):
     lowers_to(_kind, _name, _first, _last, operands=2)
+lowers_to("aten.div", "Div", 7, 14, 2, truncate=True)  # of integers, as in C
 lowers_to("aten.where", "Where", 9, 16, operands=3)
+lowers_to("aten.gelu", "Gelu", 20, 20, approximate=("approximate", ("none", "tanh")))
+_OF_8_BIT_FLOATS = ("saturate", "round_mode")
+lowers_to(
+    *("braid.cast", "Cast", 6, 28),
+    ignored=_OF_8_BIT_FLOATS,
+    remarks="not to strings, 8-bit floats or 4-bit integers",
+    dtype=("to", dtype_name),
+)
+lowers_to("braid.cast_like", "CastLike", 15, 25, 2, ignored=_OF_8_BIT_FLOATS)
+lowers_to(
+    *("braid.bit_cast", "BitCast", 26, 26),
+    remarks="not to or from strings, 8-bit floats or 4-bit integers",
+    dtype=("to", dtype_name),
+)
 lowers_to(
     *("braid.isinf", "IsInf", 10, 20),
     negative=("detect_negative", True),
@@ -99,12 +114,6 @@ def mean(node: OnnxNode, to: Builder) -> None:
 @lowers("Add", 7, 14, "a constant vector added to a matrix product becomes its bias")
 def add(node: OnnxNode, to: Builder) -> None:
     emit_sum(to, node.operand(0), node.operand(1), node.outputs[0])
-
-
-@lowers("Div", 7, 14)
-def div(node: OnnxNode, to: Builder) -> None:
-    """Quotient; integers divide as in C."""
-    to.emit("aten.div", [node.operand(0), node.operand(1)], node.output, truncate=True)
 
 
 @lowers("Pow", 7, 15)
@@ -155,12 +164,6 @@ def _bound(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-@lowers("Gelu", 20, 20)
-def gelu(node: OnnxNode, to: Builder) -> None:
-    approximate = node.choice("approximate", "none", ("none", "tanh"))
-    to.emit("aten.gelu", [node.operand(0)], node.output, approximate=approximate)
-
-
 @lowers("Swish", 24, 24)
 def swish(node: OnnxNode, to: Builder) -> None:
     alpha, x = node.real("alpha", 1.0), node.operand(0)
@@ -169,18 +172,6 @@ def swish(node: OnnxNode, to: Builder) -> None:
         return
     inner = to.emit("braid.affine", [x], scale=alpha, shift=0.0)
     to.emit("aten.mul", [x, to.emit("aten.sigmoid", [inner])], node.output)
-
-
-@lowers("Cast", 6, 28, "not to strings, 8-bit floats or 4-bit integers")
-def cast(node: OnnxNode, to: Builder) -> None:
-    node.without_effect("saturate", "round_mode")  # of 8-bit floats only
-    to.emit("braid.cast", [node.operand(0)], node.output, dtype=dtype_name(node.integer("to")))
-
-
-@lowers("CastLike", 15, 25)
-def cast_like(node: OnnxNode, to: Builder) -> None:
-    node.without_effect("saturate", "round_mode")
-    to.emit("braid.cast_like", [node.operand(0), node.operand(1)], node.output)
 
 
 @lowers("Identity", 1, 25)

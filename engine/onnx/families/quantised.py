@@ -16,7 +16,7 @@ from typing import Any
 from braid.engine.onnx.builder import Builder, UnsupportedUse, emit_matmul, transposed
 from braid.engine.onnx.families.linear import AUTO_PADS, lower_convolution, spatial_rank, split_pads
 from braid.engine.onnx.families.signals import pooling_window
-from braid.engine.onnx.lowering_table import contributed, lowers
+from braid.engine.onnx.lowering_table import Maybe, contributed, given, lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name
 
@@ -45,10 +45,7 @@ def quantize_linear(node: OnnxNode, to: Builder) -> None:
     to.emit("braid.quantise", operands, node.output, **_grid(node))
 
 
-@lowers("MatMulInteger", 10, 10)
-def matmul_integer(node: OnnxNode, to: Builder) -> None:
-    operands = [node.operand(0), node.operand(1), node.maybe(2), node.maybe(3)]
-    to.emit("braid.matmul_integer", operands, node.output)
+lowers_to("braid.matmul_integer", "MatMulInteger", 10, 10, operands=(0, 1, Maybe(2), Maybe(3)))
 
 
 def _window(node: OnnxNode, to: Builder, weight: str) -> dict[str, Any]:
@@ -138,16 +135,19 @@ def qgemm(node: OnnxNode, to: Builder) -> None:
     _rounded(node, to, to.emit("aten.linear", operands), 7)
 
 
-@contributed("QLinearAdd")
-def qlinear_add(node: OnnxNode, to: Builder) -> None:
-    a, b = _operand(node, to, 0), _operand(node, to, 3)
-    _rounded(node, to, to.emit("aten.add", [a, b]), 6)
+def _enter(op_type: str, kind: str, operands: int = 1, **attributes: Any) -> None:
+    """Enter an operator on integers: ``kind`` on its dequantised operands."""
+
+    @contributed(op_type)
+    def through(node: OnnxNode, to: Builder) -> None:
+        values = [_operand(node, to, 3 * place) for place in range(operands)]
+        _rounded(node, to, to.emit(kind, values, **given(node, attributes)), 3 * operands)
 
 
-@contributed("QLinearMul")
-def qlinear_mul(node: OnnxNode, to: Builder) -> None:
-    a, b = _operand(node, to, 0), _operand(node, to, 3)
-    _rounded(node, to, to.emit("aten.mul", [a, b]), 6)
+_enter("QLinearAdd", "aten.add", 2)
+_enter("QLinearMul", "aten.mul", 2)
+_enter("QLinearSigmoid", "aten.sigmoid")
+_enter("QLinearLeakyRelu", "aten.leaky_relu", negative_slope=("alpha", 0.01))
 
 
 @contributed("QLinearConcat")
@@ -157,18 +157,6 @@ def qlinear_concat(node: OnnxNode, to: Builder) -> None:
         raise UnsupportedUse(f"{count} operands")
     parts = [_operand(node, to, first) for first in range(2, count, 3)]
     _rounded(node, to, to.emit("aten.cat", parts, dim=node.integer("axis")), 0)
-
-
-@contributed("QLinearSigmoid")
-def qlinear_sigmoid(node: OnnxNode, to: Builder) -> None:
-    _rounded(node, to, to.emit("aten.sigmoid", [_operand(node, to, 0)]), 3)
-
-
-@contributed("QLinearLeakyRelu")
-def qlinear_leaky_relu(node: OnnxNode, to: Builder) -> None:
-    slope = node.real("alpha", 0.01)
-    y = to.emit("aten.leaky_relu", [_operand(node, to, 0)], negative_slope=slope)
-    _rounded(node, to, y, 3)
 
 
 @contributed("QLinearAveragePool")

@@ -58,24 +58,11 @@ for _name in ("ArgMax", "ArgMin"):
     )
 
 
-@lowers("CumSum", 11, 14)
-def cumsum(node: OnnxNode, to: Builder) -> None:
-    _running(node, to, "braid.cumsum")
-
-
-@lowers("CumProd", 26, 26)
-def cumprod(node: OnnxNode, to: Builder) -> None:
-    _running(node, to, "braid.cumprod")
-
-
-def _running(node: OnnxNode, to: Builder, kind: str) -> None:
-    to.emit(
-        kind,
-        [node.operand(0)],
-        node.output,
-        host={"dim": node.operand(1)},
-        exclusive=node.flag("exclusive"),
-        reverse=node.flag("reverse"),
+for _name, _first, _last in (("CumSum", 11, 14), ("CumProd", 26, 26)):
+    lowers_to(
+        *(f"braid.{_name.lower()}", _name, _first, _last, 1, {"dim": 1}),
+        exclusive=("exclusive", False),
+        reverse=("reverse", False),
     )
 
 

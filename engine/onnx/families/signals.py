@@ -6,13 +6,17 @@ from typing import Any
 
 from braid.engine.onnx.builder import Builder, UnsupportedUse
 from braid.engine.onnx.families.linear import AUTO_PADS, split_pads
-from braid.engine.onnx.lowering_table import lowers, lowers_to
+from braid.engine.onnx.lowering_table import Maybe, lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
-from braid.engine.onnx.tensors import dtype_name
 from braid.engine.ops.families.linear import is_far
 
 lowers_to("braid.global_avg_pool", "GlobalAveragePool", 1, 22)
 lowers_to("braid.global_max_pool", "GlobalMaxPool", 1, 22)
+lowers_to(
+    *("braid.stft", "STFT", 17, 17, (0, Maybe(2)), {"step": 1, "length": Maybe(3)}),
+    remarks="step and length may be computed",
+    onesided=("onesided", True),
+)
 
 
 def pooling_window(node: OnnxNode) -> dict[str, Any]:
@@ -157,11 +161,6 @@ def col2im(node: OnnxNode, to: Builder) -> None:
     )
 
 
-@lowers("BitCast", 26, 26, "not to or from strings, 8-bit floats or 4-bit integers")
-def bit_cast(node: OnnxNode, to: Builder) -> None:
-    to.emit("braid.bit_cast", [node.operand(0)], node.output, dtype=dtype_name(node.integer("to")))
-
-
 @lowers("DFT", 17, 20, "length and axis may be computed")
 def dft(node: OnnxNode, to: Builder) -> None:
     flags = {"inverse": node.flag("inverse"), "onesided": node.flag("onesided")}
@@ -172,11 +171,3 @@ def dft(node: OnnxNode, to: Builder) -> None:
         return
     host["axis"] = node.maybe(2)
     to.emit("braid.dft", [node.operand(0)], node.output, host=host, **flags)
-
-
-@lowers("STFT", 17, 17, "step and length may be computed")
-def stft(node: OnnxNode, to: Builder) -> None:
-    host = {"step": node.operand(1), "length": node.maybe(3)}
-    onesided = node.flag("onesided", True)
-    operands = [node.operand(0), node.maybe(2)]
-    to.emit("braid.stft", operands, node.output, host=host, onesided=onesided)

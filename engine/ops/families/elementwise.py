@@ -81,7 +81,7 @@ TORCH_UNARY = (
     *("sin", "cos", "tan", "asin", "acos", "atan"),
     *("sinh", "cosh", "asinh", "acosh", "atanh"),
 )
-_ACTIVATIONS = ("hardswish", "silu", "mish", "leaky_relu", "elu", "celu", "softsign")
+_ACTIVATIONS = ("hardswish", "silu", "mish", "leaky_relu", "elu", "celu", "softsign", "gelu")
 _BINARY = (
     *("add", "sub", "mul", "maximum", "minimum"),
     *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift"),
@@ -112,11 +112,6 @@ def weighted_sum(*terms: Tensor, weights: Sequence[float]) -> Tensor:
     for term, weight in zip(terms[1:], weights[1:], strict=True):
         total = total + term.to(wide) * weight
     return total.to(first.dtype)
-
-
-@operator("aten.gelu", pointwise=True)
-def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    return F.gelu(x, approximate=approximate)
 
 
 @operator("aten.clamp", pointwise=True)

@@ -70,9 +70,7 @@ def gather(x: Tensor, indices: Tensor, axis: int = 0, wrap: bool = True) -> Tens
     return picked.reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
 
 
-@operator("aten.select")
-def select(x: Tensor, dim: int, index: int) -> Tensor:
-    return x.select(dim, index)
+operator("aten.select")(torch.select)
 
 
 @operator("braid.gather_elements", values=along_axis, fails=True)

@@ -13,20 +13,13 @@ from torch import Tensor
 from braid.engine.ops.families.shape import check_shape
 from braid.engine.ops.kinds import operator
 
-
-@operator("aten.linear")
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return F.linear(x, weight, bias)
+operator("aten.linear")(F.linear)
+operator("aten.matmul")(torch.matmul)
 
 
 @operator("braid.linear_add")
 def linear_add(x: Tensor, weight: Tensor, bias: Tensor | None, summand: Tensor) -> Tensor:
     return F.linear(x, weight, bias) + summand
-
-
-@operator("aten.matmul")
-def matmul(a: Tensor, b: Tensor) -> Tensor:
-    return torch.matmul(a, b)
 
 
 @operator("aten.einsum")

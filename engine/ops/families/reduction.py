@@ -112,21 +112,20 @@ _enter_running("braid.cumsum", torch.cumsum, 0)
 _enter_running("braid.cumprod", torch.cumprod, 1)
 
 
-@operator("aten.softmax")
-def softmax(x: Tensor, dim: int) -> Tensor:
-    return torch.softmax(x, dim)
-
-
-@operator("aten.log_softmax")
-def log_softmax(x: Tensor, dim: int) -> Tensor:
-    return torch.log_softmax(x, dim)
+operator("aten.softmax")(torch.softmax)
+operator("aten.log_softmax")(torch.log_softmax)
 
 
 @operator("braid.from_axis")
 def from_axis(x: Tensor, axis: int, function: str) -> Tensor:
     """Apply softmax, log_softmax or hardmax over all axes from ``axis`` on together."""
     axis = normal_axis(axis, x.dim()) if x.dim() else 0
-    run = {"softmax": softmax, "log_softmax": log_softmax, "hardmax": hardmax}[function]
+    functions: dict[str, Callable[[Tensor, int], Tensor]] = {
+        "softmax": torch.softmax,
+        "log_softmax": torch.log_softmax,
+        "hardmax": hardmax,
+    }
+    run = functions[function]
     if axis == x.dim() - 1:
         return run(x, -1)
     return run(x.flatten(axis), -1).reshape(x.shape)
