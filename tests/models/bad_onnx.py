@@ -129,10 +129,6 @@ def loop(reads: str, condition: str = "on = Identity(go)", makes: str = "y") -> 
     {{ {condition}  w = Relu(v) }}>({reads})"""
 
 
-def endless_loop() -> bytes:
-    return of(loop("trips, , x"), trips=1 << 62)
-
-
 def endless_range(limit: float, step: float) -> bytes:
     """A Range of constants, which an import would fold, that nothing ends."""
     numbers = {"start": 0.0, "limit": limit, "step": step}
@@ -203,7 +199,6 @@ BAD: Mapping[str, tuple[Callable[[], bytes], str]] = {
     "an input named twice": (lambda: twice("input"), "two inputs"),
     "functions that call each other": (lambda: recursive("f", "g"), "call themselves"),
     "negative dims": (lambda: with_weight(dims=[-1, -4], raw_data=b"1" * 16), "negative extent"),
-    "Loop of 2^62": (endless_loop, "Loop"),
     "a Range in steps of 0": (lambda: endless_range(4, 0), "in steps of 0"),
     "a Range without an end": (lambda: endless_range(np.inf, 1), "from 0.0 to inf"),
     "a constant index beyond its weight": (

@@ -1,8 +1,8 @@
 """A bound on each single run of an uploaded model while it is imported.
 
-How often a loop runs and how large a tensor grows may depend on the content of the inputs, which no
-check of the file shows. So the kernel counts the CPU time of each run and ends the process with
-SIGPROF when it is used up, also inside of a library. The server knows that signal (``launch.py``).
+How often a loop runs and how large a tensor grows may depend on the content of the inputs. So the
+kernel counts the CPU time of each run and ends the process with SIGPROF when it is used up, also
+inside of a library. The server knows that signal (``launch.py``).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
                                                                └──> template of one operator
 
 Safe means: tensors at the boundary, of numbers or strings, operators of ONNX and of ONNX Runtime
-itself, loops that end. Everything against it is said in one message, together with why the table
+itself. Everything against it is said in one message, together with why the table
 refused. A model that takes none of what is tried serves untried.
 """
 
@@ -24,7 +24,6 @@ from braid.core.tensor import BYTES, Dim, TensorType
 from braid.engine.importer.host.samples import NO_ARRAYS, Arrays
 from braid.engine.importer.sandbox.run_limit import trial
 from braid.engine.importer.upload.content_shapes import kinds_by_content, outputs_by_content
-from braid.engine.importer.upload.loops import loops_against
 from braid.engine.importer.upload.model_strings import longest_string
 from braid.engine.importer.verification.probe import FoundAxes, Probe
 from braid.engine.importer.verification.reference import ReferenceModel
@@ -64,7 +63,7 @@ def as_one_unit(
     ONNX Runtime refuses it too, for anything but the content of integers.
     """
     inputs, against = _boundary(model)
-    against += [*_foreign(model), *_endless(model)]
+    against += _foreign(model)
     if not against:
         model = guard_division(model)
         data = model.SerializeToString()
@@ -173,13 +172,6 @@ def _foreign(model: onnx.ModelProto) -> list[str]:
         f"operators of domain {domain!r}: their code is not part of the file, and none is loaded"
         for domain in sorted(used - local - set(DOMAINS))
     ]
-
-
-def _endless(model: onnx.ModelProto) -> list[str]:
-    """Reasons against loops that certainly run too often, also in local functions."""
-    if not any(node.op_type == "Loop" for node in _all_nodes(model)):
-        return []
-    return loops_against(inlined(model))
 
 
 def _origins(model: onnx.ModelProto, inputs: Iterable[str]) -> list[Literal]:

@@ -55,16 +55,18 @@ async def test_a_busy_import_ends_at_the_cpu_limit(tmp_path: Path) -> None:
     assert left_in(tmp_path) == []
 
 
-async def test_a_run_whose_length_follows_from_content_ends_at_its_own_limit(
-    tmp_path: Path,
-) -> None:
-    by_content = from_x(
-        f"most = ReduceMax<keepdims=0>(x)  always = Greater(most, low)  {loop(', always, x')}",
-        low=np.float32(-1e9),
-    )
+BY_CONTENT = f"most = ReduceMax<keepdims=0>(x)  go = Greater(most, low)  {loop(', go, x')}"
+ENDLESS = {
+    "by content": from_x(BY_CONTENT, low=np.float32(-1e9)),
+    "by a constant": from_x(loop("trips, , x"), trips=1 << 62),
+    "without a count": from_x(loop(", , x")),
+}
 
+
+@pytest.mark.parametrize("name", ENDLESS)
+async def test_a_loop_without_end_ends_at_the_limit_of_a_run(name: str, tmp_path: Path) -> None:
     with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_RUN_SECONDS"):
-        await imported(by_content, tmp_path, ImportLimits(run_seconds=0.5))
+        await imported(ENDLESS[name], tmp_path, ImportLimits(run_seconds=0.5))
 
     assert left_in(tmp_path) == []
 
