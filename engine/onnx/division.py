@@ -14,6 +14,8 @@ that refuses 0:
 DeformConv reads memory at a place that is NaN, so such a place is moved out of the image:
 
     DeformConv(x, w, offset)  ──>  DeformConv(x, w, Where(IsNaN(offset), far, offset))
+
+ONNX Runtime has no recurrent layers whose batch comes first, so these are transposed.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner
 from braid.engine.onnx.structure import DEFAULT_DOMAINS, subgraphs
 
 _WIDE = (TensorProto.INT32, TensorProto.INT64)  # of shorter ones, the quotient is made in these
+_LAYERS = ("GRU", "LSTM", "RNN")
 _OUTSIDE = -6e4  # of any image; FP16 has it
 _MOST_KEPT = 64  # elements of an initialiser that the types of values may depend on
 
@@ -48,7 +51,7 @@ def guard_division(model: ModelProto) -> ModelProto:
 
 
 def guarded_bytes(model: bytes) -> bytes:
-    if not any(kind in model for kind in (b"Div", b"STFT", b"DeformConv")):
+    if not any(kind in model for kind in (b"Div", b"STFT", b"DeformConv", b"layout")):
         return model
     return bytes(guard_division(onnx.load_model_from_string(model)).SerializeToString())
 
@@ -62,6 +65,8 @@ def _guard(graph: GraphProto, unsafe: _Unsafe) -> None:
             nodes += _with_steps(node)
         elif node.op_type == "DeformConv":
             nodes += _with_places(node)
+        elif node.op_type in _LAYERS and any(a.name == "layout" and a.i for a in node.attribute):
+            nodes += _with_time_first(node)
         else:
             nodes += _guarded(node, unsafe.kind(node)) if unsafe.has(node) else [node]
     kept = GraphProto(node=nodes)
@@ -79,7 +84,7 @@ class _Unsafe:
     def __init__(self, model: ModelProto) -> None:
         graphs = list(_graphs(model.graph))
         kinds = {node.op_type for graph in graphs for node in graph.node}
-        self.may_be = not kinds.isdisjoint(("DeformConv", "Div", "STFT"))
+        self.may_be = not kinds.isdisjoint(("DeformConv", "Div", "STFT", *_LAYERS))
         self._types = _types(model) if self.may_be else {}
         self._constants = {c.name: c for graph in graphs for c in graph.initializer}
 
@@ -171,3 +176,22 @@ def _with_places(node: NodeProto) -> list[NodeProto]:
         helper.make_node("Where", [f"{y}/is_none", f"{y}/outside", offset], [f"{y}/offset"]),
         guarded,
     ]
+
+
+def _with_time_first(node: NodeProto) -> list[NodeProto]:
+    layer, nodes = NodeProto(), list[NodeProto]()
+    layer.CopyFrom(node)
+    del layer.attribute[:]
+    layer.attribute.extend(a for a in node.attribute if a.name != "layout")
+    for place in (0, 5, 6):  # the sequences, first states
+        if place < len(node.input) and (name := node.input[place]):
+            layer.input[place] = made = f"{next(filter(None, node.output))}/{place}"
+            nodes.append(helper.make_node("Transpose", [name], [made], perm=[1, 0, 2]))
+    nodes.append(layer)
+    for place, name in enumerate(node.output):
+        if not name:
+            continue
+        layer.output[place] = made = f"{name}/time_first"
+        perm = [1, 0, 2] if place else [2, 0, 1, 3]
+        nodes.append(helper.make_node("Transpose", [made], [name], perm=perm))
+    return nodes
