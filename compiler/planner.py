@@ -40,7 +40,7 @@ Planner = Callable[
 ]
 """Plans one static graph; the portfolio returns all different plans.
 
-Asks for each latency at most once, but for fresh ones. Raises BraidError if the graph is too big
+Asks for each latency at most once. Raises BraidError if the graph is too big
 for the search, or the planner failed.
 """
 

@@ -20,8 +20,8 @@ from braid.scheduler.cost import Parts
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned
 
-Ask = Literal["latency", "again", "work", "parts"]
-"""A stage's latency; a fresh measurement of it; its latency on one thread, and in ``parts``."""
+Ask = Literal["latency", "work", "parts"]
+"""A stage's latency; its latency on one thread, and in ``parts``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def find_plans(
 ) -> list[Planned]:
     """Plan a static graph; the portfolio returns all different plans.
 
-    Asks for each latency at most once, but for fresh ones.
+    Asks for each latency at most once.
     """
     units = UnitGraph.from_graph(graph)
     cost = AskingCost(units, ask)
@@ -44,7 +44,7 @@ def find_plans(
 
 
 class AskingCost:
-    """A cost of units, stages and parts that asks for each once, unless told to ask again."""
+    """A cost of units, stages and parts that asks for each once."""
 
     def __init__(self, units: UnitGraph, ask: AskLatencies) -> None:
         self._units = units
@@ -53,10 +53,6 @@ class AskingCost:
 
     def stage_latency_us(self, stage: Stage) -> float:
         return self._known([self._query(stage)])[0]
-
-    def measure_again_us(self, stage: Stage) -> float:
-        (latency,) = self._ask([self._query(stage, "again")])
-        return latency
 
     def work_us(self) -> list[float]:
         """Latency of each unit alone on one thread, in microseconds."""

@@ -76,7 +76,7 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
     stages = StageMeasurer(kernels.program, device, work.cache, work.report, retry)
     planned = await retry(
         lambda: work.options.planner(graph, settings, facts, stages.measure),
-        lambda: stages.learned,
+        lambda: stages.measured,
     )
     for plan in planned:
         verify_plan(plan.plan, graph.predecessors())

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from math import inf
-from statistics import median
 from time import monotonic
 
 from braid.compiler.cache import Cache
@@ -34,8 +33,7 @@ class StageMeasurer:
     """Answers the questions of one search, over all its tries, one stage at a time.
 
     A new latency is kept before the next stage is measured, so none is ever measured twice, by any
-    compilation, whatever ends this one; unless the planner wants a fresh measurement, to tell two
-    that are nearly equal.
+    compilation, whatever ends this one.
     """
 
     def __init__(
@@ -53,9 +51,7 @@ class StageMeasurer:
         self._retry = retry
         self._is_searching = False
         self._known_us: dict[str, float] = {}  # by cached name, as all that follows
-        self._samples: dict[str, list[float]] = {}
         self.measured = 0
-        self.learned = 0  # of the measured ones, those whose latency was not cached before
         self.reused = 0
 
     async def measure(self, queries: Sequence[StageQuery]) -> Sequence[float]:
@@ -64,44 +60,28 @@ class StageMeasurer:
         self._known_us.update(await self._cache.find_latencies(names))
         if any(query.parts for query in queries):
             return await self._of_parts(dict(zip(names, queries, strict=True)))
-        fresh = [
-            query.ask == "again" or name not in self._known_us
-            for query, name in zip(queries, names, strict=True)
-        ]
-        self.reused += fresh.count(False)
-        self._report(StagesReused(fresh.count(False)))
-        latencies_us: list[float] = []
-        for query, name, is_fresh in zip(queries, names, fresh, strict=True):
+        known = sum(name in self._known_us for name in names)
+        self.reused += known
+        self._report(StagesReused(known))
+        for number, (query, name) in enumerate(zip(queries, names, strict=True)):
             if self._is_searching:
                 self._report(Searching(self.measured))
             else:
-                self._report(Profiling(len(latencies_us), len(queries)))
-            latencies_us.append(
-                await self._measure(query, name) if is_fresh else self._known_us[name]
-            )
+                self._report(Profiling(number, len(queries)))
+            if name not in self._known_us:
+                await self._measure(query, name)
         self._is_searching = True  # what is asked from now on depends on these answers
         self._report(Searching(self.measured))
-        return latencies_us
+        return [self._known_us[name] for name in names]
 
-    async def _measure(self, query: StageQuery, name: str) -> float:
-        """Latency of this measurement; what is cached is the median of all of this search."""
+    async def _measure(self, query: StageQuery, name: str) -> None:
         began = monotonic()
         request = MeasureStage(self._program, query.stage, 1 if query.ask == "work" else None)
-        timing = await self._retry(lambda: measure(self._device, request))
+        latency = await self._retry(lambda: measure(self._device, request))
         self.measured += 1
-        self.learned += name not in self._known_us
-        known = [self._known_us[name]] if name in self._known_us else []
-        samples = self._samples.setdefault(name, known)
-        samples.append(timing.latency_us)
-        self._known_us[name] = median(samples)
-        latency = StageLatency(
-            median(samples),
-            max(timing.spread, (max(samples) - min(samples)) / median(samples)),
-            timing.repeats * len(samples),
-        )
+        self._known_us[name] = latency.latency_us
         await self._cache.keep_latencies({name: latency})
         self._report(StageMeasured(monotonic() - began))
-        return timing.latency_us
 
     async def _of_parts(self, queries: Mapping[str, StageQuery]) -> list[float]:
         """Latencies of parts in microseconds; infinite where one is refused.

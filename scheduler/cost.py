@@ -26,15 +26,6 @@ class StageCost(Protocol):
 
 
 @runtime_checkable
-class RepeatableCost(StageCost, Protocol):
-    """A cost that varies from one measurement to the next and can be measured again."""
-
-    def measure_again_us(self, stage: Stage) -> float:
-        """A fresh, independent measurement of a stage that was measured before."""
-        ...
-
-
-@runtime_checkable
 class PartsCost(StageCost, Protocol):
     """A cost of engines, too."""
 

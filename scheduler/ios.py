@@ -13,12 +13,10 @@ from dataclasses import dataclass, replace
 
 from braid.core.schedule import Stage
 from braid.scheduler.blocks import Units
-from braid.scheduler.cost import RepeatableCost
 from braid.scheduler.counts import SearchCounts
 from braid.scheduler.endings import Endings
-from braid.scheduler.noise import ROUNDS, measure_again, near_ties
 from braid.scheduler.problem import Problem
-from braid.scheduler.stages import StageMemo, StageSpace, StageTable, Strategies
+from braid.scheduler.stages import StageTable, Strategies
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +84,12 @@ def plan_exhaustively(problem: Problem, strategies: Strategies) -> tuple[list[St
         if signature not in solved:
             space = problem.open(block, strategies)
             table = StageTable(space, problem.memo)
-            solution = _find_despite_noise(space, table, problem.memo)
+            solution = find_schedule(space.endings, table)
             solved[signature] = block, [table.stage(ending) for ending in solution.endings]
             counts += SearchCounts(states=len(solution.cost_us), transitions=solution.transitions)
         first, block_stages = solved[signature]
         stages += [rename(stage, dict(zip(first, block, strict=True))) for stage in block_stages]
     return stages, counts
-
-
-def _find_despite_noise(space: StageSpace, table: StageTable, memo: StageMemo) -> Solution:
-    """The optimum; where the cost varies, near-ties are measured again first."""
-    solution = find_schedule(space.endings, table)
-    if isinstance(memo.cost, RepeatableCost):
-        for _ in range(ROUNDS):
-            if not measure_again(space, memo, near_ties(space, table, solution.cost_us)):
-                break
-            table.clear()
-            solution = find_schedule(space.endings, table)
-    return solution
 
 
 def rename(stage: Stage, units: Mapping[int, int]) -> Stage:

@@ -26,10 +26,8 @@ from statistics import fmean
 from braid.core.schedule import Stage
 from braid.scheduler.blocks import Units
 from braid.scheduler.bounds import LatencyBounds
-from braid.scheduler.cost import RepeatableCost
 from braid.scheduler.counts import SearchCounts
 from braid.scheduler.ios import rename
-from braid.scheduler.noise import ROUNDS, measure_again, near_ties
 from braid.scheduler.problem import Problem
 from braid.scheduler.signature import StageKey
 from braid.scheduler.stages import StageMemo, StageSpace, Strategies, Variant
@@ -78,10 +76,6 @@ class LazySearch:
             self._measure(path)
             if exact:
                 return
-
-    def near_ties(self) -> set[int]:
-        """Endings that measurement errors could exchange on the best path."""
-        return near_ties(self._space, self._table, self._cost)
 
     def _descend(self) -> list[int]:
         """Walk from the full set along best endings, raising bounds and costs; last stage first."""
@@ -202,14 +196,17 @@ def plan_lazily(problem: Problem, budget: Budget) -> tuple[list[Stage], SearchCo
     stages: list[Stage] = []
     counts = SearchCounts()
     solved: dict[str, tuple[Units, LazySearch]] = {}
-    blocks = list(problem.blocks())
+    blocks, unit_us = list(problem.blocks()), problem.unit_latencies_us()
     unsolved = {signature: len(block) for block, signature in blocks}
     for block, signature in blocks:
         if signature not in solved:
             budget.open(len(block) / sum(unsolved.values()))
             del unsolved[signature]
             space = problem.open(block, strategies)
-            search = _search_despite_noise(problem, space, block, budget)
+            alone_us = [unit_us[unit] for unit in block]
+            bounds = LatencyBounds(alone_us, block, problem.facts)
+            search = LazySearch(space, problem.memo, bounds)
+            search.run(budget.enough)
             counts += search.counts
             solved[signature] = block, search
         first, search = solved[signature]
@@ -218,32 +215,11 @@ def plan_lazily(problem: Problem, budget: Budget) -> tuple[list[Stage], SearchCo
     return stages, counts
 
 
-def _search_despite_noise(
-    problem: Problem, space: StageSpace, block: Units, budget: Budget
-) -> LazySearch:
-    """The finished search of a block; if the cost varies, with its near-ties measured again.
-
-    A search relies on values that only grow, so a new one starts from the new measurements.
-    """
-    memo = problem.memo
-    rounds = 1 + ROUNDS if isinstance(memo.cost, RepeatableCost) else 1
-    for left in reversed(range(rounds)):
-        alone_us = problem.unit_latencies_us()
-        bounds = LatencyBounds([alone_us[unit] for unit in block], block, problem.facts)
-        search = LazySearch(space, memo, bounds)
-        search.run(budget.enough)
-        if not left or budget.is_over:
-            break
-        if not measure_again(space, memo, search.near_ties()):
-            break
-    return search
-
-
 class BoundTable(dict[int, float]):
     """Ending -> lower bound of its best variant, exact where that variant is measured.
 
-    Values only grow while nothing is measured twice, and are raised on demand: ``refresh`` brings
-    one ending up to date with everything measured since it was last looked at.
+    Values only grow, and are raised on demand: ``refresh`` brings one ending up to date with
+    everything measured since it was last looked at.
     """
 
     def __init__(self, space: StageSpace, memo: StageMemo, bounds: LatencyBounds) -> None:

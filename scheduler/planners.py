@@ -19,7 +19,6 @@ from braid.scheduler.counts import SearchCounts
 from braid.scheduler.dag import Dag
 from braid.scheduler.lowering import lower_stages
 from braid.scheduler.matching import width
-from braid.scheduler.noise import spread
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.problem import Problem
 from braid.scheduler.registry import PLANNERS, Planner, PlannerResult
@@ -38,7 +37,6 @@ class Planned:
     predicted_us: float | None = None  # sum of the stages, or of units that disturb no other
     search_seconds: float = 0.0  # CPU time of the search alone, without measuring
     gap: float | None = None  # proved distance to the optimum within the limits; None: no claim
-    spread: float | None = None  # of the stages measured several times, relative
     also: tuple[str, ...] = ()  # other planners that found the same plan
     counts: SearchCounts = field(default_factory=SearchCounts)
     streams: StreamSchedule | None = None  # as the planner wants them, before they are folded
@@ -73,7 +71,6 @@ def plan(
         predicted_us=predicted_us,
         search_seconds=time.process_time() - started,
         gap=result.gap,
-        spread=spread(problem, result.stages),
         counts=counts,
         streams=result.streams,
     )

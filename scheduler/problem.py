@@ -72,11 +72,6 @@ class Problem:
         latency_us = self.memo.latency_us
         return [latency_us[key] for key in keys] if all(key in latency_us for key in keys) else None
 
-    def samples_us(self, stage: Stage) -> list[float]:
-        """All measurements of a stage, where it was measured several times."""
-        key = self._keys.key([mask_of(group) for group in stage.groups], stage.strategy)
-        return self.memo.samples_us.get(key, [])
-
     @property
     def graph(self) -> OpGraph:
         assert self._graph is not None, "only planners of parts ask for it, and have it"

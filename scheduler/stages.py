@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 from braid.core.errors import WorkerFault
 from braid.core.schedule import Stage, Strategy
-from braid.scheduler.cost import RepeatableCost, StageCost
+from braid.scheduler.cost import StageCost
 from braid.scheduler.dag import bits, mask_of
 from braid.scheduler.endings import Endings
 from braid.scheduler.signature import StageKey, StageKeys
@@ -28,29 +27,16 @@ class StageMemo:
     """Stage latencies known in this search, shared by all blocks of a graph."""
 
     cost: StageCost
-    latency_us: dict[StageKey, float] = field(default_factory=dict)  # medians of the samples
-    samples_us: dict[StageKey, list[float]] = field(default_factory=dict)  # where several
+    latency_us: dict[StageKey, float] = field(default_factory=dict)
     group_numbers: dict[str, int] = field(default_factory=dict)  # for StageKeys
 
     def ask(self, key: StageKey, stage: Stage) -> float:
         """The latency of a stage whose key is not known yet."""
-        latency = _checked(self.cost.stage_latency_us(stage), stage)
-        self.latency_us[key] = latency
-        return latency
-
-    def ask_again(self, key: StageKey, stage: Stage) -> float:
-        """The latency under ``key`` after one more measurement of it."""
-        assert isinstance(self.cost, RepeatableCost)
-        samples = self.samples_us.setdefault(key, [self.latency_us[key]])
-        samples.append(_checked(self.cost.measure_again_us(stage), stage))
-        self.latency_us[key] = median(samples)
-        return self.latency_us[key]
-
-
-def _checked(latency_us: float, stage: Stage) -> float:
-    if not 0 <= latency_us < math.inf:
-        raise WorkerFault(f"a stage latency of {latency_us} us was measured: {stage}")
-    return latency_us
+        latency_us = self.cost.stage_latency_us(stage)
+        if not 0 <= latency_us < math.inf:
+            raise WorkerFault(f"a stage latency of {latency_us} us was measured: {stage}")
+        self.latency_us[key] = latency_us
+        return latency_us
 
 
 @dataclass(frozen=True, slots=True)
