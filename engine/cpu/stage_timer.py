@@ -1,14 +1,11 @@
 """Measures stages on the device: one as it will run inside a plan, and the fixed prices of all.
 
-    warm up ─> [reference, sweep the caches, stage] x 3 to 7 ─> drop drifted samples ─> median
+    warm up ─> [sweep the caches, stage] x 3 to 7, until samples agree ─> median
 
 Inside a plan a stage finds its weights in no near cache, and its inputs where another core may have
 left them. Repeated in a loop it would find both at hand, and lanes side by side would look better
 than they are. So before each sample a sweep empties the near caches. What counts is the time from
 its first kernel to its last (``CpuExecutor.stage``): in a plan there is nothing between two stages.
-
-A series ends when its samples agree; if too many of them were taken while the reference ran at
-another speed, it is repeated.
 
 Fixed prices are measured with units that do next to nothing. Planners use them in lower bounds
 (scheduler/cost.py, ``Overheads``), so the price of a group is the lowest that was seen; the price
@@ -20,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from statistics import median
-from time import monotonic, perf_counter_ns
+from time import monotonic
 
 import torch
 
@@ -35,14 +32,7 @@ from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests
 from braid.engine.timing.overheads import CHAIN, tiny_graph
 from braid.engine.timing.recorded_inputs import Activations
-from braid.engine.timing.samples import (
-    ReferenceWork,
-    Sweep,
-    TimerOptions,
-    reduce_samples,
-    steady,
-    uninterrupted,
-)
+from braid.engine.timing.samples import Sweep, TimerOptions, reduce_samples, uninterrupted
 
 LONG_US = 10_000.0  # a stage that takes longer is warm after one run
 SCALING = 0.9  # least part of all threads' time on a long unit that the unit takes on one thread
@@ -63,7 +53,6 @@ class CpuStageTimer:
         self._executor = executor
         self._activation_bytes = activation_bytes
         self._options = options
-        self._reference = ReferenceWork()
         self._sweep = Sweep(executor.threads)
         self._activations: Activations | None = None
         self._long_us: dict[int, float] = {}  # units of that program that take long
@@ -110,7 +99,7 @@ class CpuStageTimer:
     def _series(
         self, run: StageRun, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, StageLatency]:
-        """Warm up, then samples until enough of them are steady."""
+        """Warm up, then samples until they agree."""
         for _ in range(2):
             first_us = self._sample(run, pause)
             yield
@@ -118,21 +107,14 @@ class CpuStageTimer:
                 break
         if stage.hopeless_us is not None and first_us > stage.hopeless_us:
             return StageLatency(first_us, 0.0, 1)
-        kept: list[float] = []
         samples: list[float] = []
         until = monotonic() + self._options.most_s
-        for _ in range(self._options.max_series):
-            samples, references = [], []
-            while len(samples) < self._options.repeats and not self._options.agree(samples):
-                if len(samples) >= self._options.agreeing and monotonic() >= until:
-                    return reduce_samples(samples)
-                references.append(self._sample_reference())
-                samples.append(self._sample(run, pause))
-                yield
-            kept += steady(samples, references)
-            if len(kept) > len(samples) // 2:
+        while len(samples) < self._options.repeats and not self._options.agree(samples):
+            if len(samples) >= self._options.agreeing and monotonic() >= until:
                 break
-        return reduce_samples(kept or samples)
+            samples.append(self._sample(run, pause))
+            yield
+        return reduce_samples(samples)
 
     def _sample(self, run: StageRun, pause: YieldToRequests) -> float:
         def sample() -> NetTime:
@@ -141,11 +123,6 @@ class CpuStageTimer:
             return clock.net_time(*run(clock))
 
         return uninterrupted(sample)
-
-    def _sample_reference(self) -> float:
-        start = perf_counter_ns()
-        self._reference.run()
-        return (perf_counter_ns() - start) / 1e3
 
 
 _SAMPLES = 9

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -33,12 +33,12 @@ from braid.engine.device import AskedStage, MakeInputs
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.recorded_inputs import Activations
-from braid.engine.timing.samples import TimerOptions, reduce_samples, steady
+from braid.engine.timing.samples import TimerOptions, reduce_samples
 
 DRIFT = 0.02  # largest difference of a sample's pace from the usual pace, as a fraction
 MIN_US = 1e-3  # shortest latency that is reported: planners divide by it
 _REMEMBERED = 50  # latest samples of the pace, of some ten stages, whose median is the usual pace
-_NEAR = 0.03  # largest difference of a near-tie, as a fraction; such a stage is measured once more
+_MOST_SERIES = 3  # how often a series may be repeated because the clocks changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,6 @@ class CudaStageTimer:
         self._paces: deque[float] = deque(maxlen=_REMEMBERED)
         self._pace_inputs: list[torch.Tensor] = []
         self._activations: Activations | None = None
-        self._known_us: dict[frozenset[int], float] = {}  # of the program: units -> best latency
 
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
@@ -99,13 +98,12 @@ class CudaStageTimer:
             yield
             if stage.hopeless_us is not None and latency_us > stage.hopeless_us:
                 return StageLatency(latency_us, 0.0, 1)
-            return (yield from self._series(pair, frozenset(u for g in stage.groups for u in g)))
+            return (yield from self._series(pair))
         finally:
             pair.destroy()
 
     def forget(self) -> None:
         self._activations = None
-        self._known_us.clear()
         if self._pace is not None:
             self._driver.destroy(self._pace)
         if self._pool is not None:
@@ -117,7 +115,6 @@ class CudaStageTimer:
     def _values(self, program: Program, inputs: MakeInputs, pause: YieldToRequests) -> Activations:
         if self._activations is None or not self._activations.serve(program):
             self._activations = None  # free before the next ones are made
-            self._known_us.clear()
             given = resident(self._driver, program.graph, inputs())
             runner = OneByOne(self._driver)
             self._activations = Activations(program, given, runner, self._budget_bytes, pause)
@@ -181,27 +178,27 @@ class CudaStageTimer:
         assert self._pace is not None
         self._driver.replay(self._pace, self._origin)
 
-    def _series(self, pair: _Pair, units: frozenset[int]) -> Generator[None, None, StageLatency]:
-        """Samples until enough of them are steady; near-ties twice as many."""
+    def _series(self, pair: _Pair) -> Generator[None, None, StageLatency]:
+        """Samples until enough of them were taken at the usual pace."""
         kept: list[float] = []
         samples: list[float] = []
-        series, wanted = 0, 1
-        while series < wanted:
+        for _ in range(_MOST_SERIES):
             samples, paces = [], list[float]()
             while len(samples) < self._options.repeats and not self._options.agree(samples):
                 sample_us, pace_us = self._sample(pair)
                 samples.append(sample_us)
                 paces.append(pace_us)
                 yield
-            good = steady(samples, paces, DRIFT, median(self._paces))
-            kept += good
-            series += 1
-            drifted = 2 * len(good) <= len(samples)
-            if (drifted or self._near_tie(units, kept)) and wanted == series:
-                wanted = min(series + 1, self._options.max_series if drifted else 2)
-        timing = reduce_samples(kept or samples)
-        self._known_us[units] = min(timing.latency_us, self._known_us.get(units, math.inf))
-        return timing
+            usual_us = median(self._paces)
+            steady = [
+                sample_us
+                for sample_us, pace_us in zip(samples, paces, strict=True)
+                if abs(pace_us - usual_us) <= DRIFT * usual_us
+            ]
+            kept += steady
+            if 2 * len(steady) > len(samples):
+                break
+        return reduce_samples(kept or samples)
 
     def _sample(self, pair: _Pair) -> tuple[float, float]:
         """Latency of one copy, and what the pace took in between."""
@@ -224,10 +221,3 @@ class CudaStageTimer:
         event = self._driver.event(timed=True)
         self._driver.record(event, self._origin)
         return event
-
-    def _near_tie(self, units: frozenset[int], kept: Sequence[float]) -> bool:
-        """Whether these units were as fast, arranged otherwise."""
-        known_us = self._known_us.get(units)
-        if known_us is None or not kept:
-            return False
-        return abs(median(kept) - known_us) <= _NEAR * known_us

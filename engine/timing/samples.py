@@ -1,4 +1,4 @@
-"""Reduction of a series of timings, and the reference work that shows a drifting machine."""
+"""Samples of a stage's latency, and their reduction."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import torch
 from braid.core.measurement import StageLatency, is_latency
 from braid.engine.runtime.yielding import RESOLUTION_NS, NetTime
 
-REFERENCE_DRIFT = 0.10  # largest difference from the median reference, as a fraction
-
 
 @dataclass(frozen=True, slots=True)
 class TimerOptions:
@@ -23,7 +21,6 @@ class TimerOptions:
     repeats: int = 7  # samples of a series, of which the median counts
     agreeing: int = 3  # a series ends early once this many samples agree ...
     agreement: float = 0.03  # ... within this fraction of their median
-    max_series: int = 3  # how often a series may be repeated because the machine drifted
     most_s: float = 0.3  # after which ``agreeing`` samples are enough
 
     def agree(self, samples_us: Sequence[float]) -> bool:
@@ -59,33 +56,6 @@ def reduce_samples(samples_us: Sequence[float]) -> StageLatency:
         return StageLatency(median, 0.0, len(samples_us))
     lower, _, upper = statistics.quantiles(samples_us, n=4, method="inclusive")
     return StageLatency(median, (upper - lower) / median, len(samples_us))
-
-
-def steady(
-    samples_us: Sequence[float],
-    reference_us: Sequence[float],
-    drift: float = REFERENCE_DRIFT,
-    usual_us: float | None = None,
-) -> list[float]:
-    """Samples whose reference is within ``drift``, a fraction, of ``usual_us`` or the median."""
-    usual_us = statistics.median(reference_us) if usual_us is None else usual_us
-    return [
-        sample
-        for sample, reference in zip(samples_us, reference_us, strict=True)
-        if abs(reference - usual_us) <= drift * usual_us
-    ]
-
-
-class ReferenceWork:
-    """A fixed piece of work of about 0.2 ms, run beside every sample."""
-
-    def __init__(self) -> None:
-        self._left = torch.ones(192, 192)
-        self._right = torch.full((192, 192), 0.5)
-
-    def run(self) -> None:
-        for _ in range(4):
-            torch.mm(self._left, self._right)
 
 
 class Sweep:

@@ -18,7 +18,7 @@ from braid.engine.ops.kinds import operator
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.comparison import errors
 from braid.engine.timing.recorded_inputs import Activations
-from braid.engine.timing.samples import TimerOptions, reduce_samples, steady
+from braid.engine.timing.samples import TimerOptions, reduce_samples
 from tests.engine.cpu.executors import executor_of, on_kernels
 from tests.engine.timing.running import finish
 
@@ -90,10 +90,6 @@ def test_the_median_is_unmoved_by_one_outlier() -> None:
 def test_a_latency_that_cannot_be_is_never_made(latency_us: float) -> None:
     with pytest.raises(WorkerFault, match="cannot be"):
         StageLatency(latency_us, 0.0, 1)
-
-
-def test_samples_taken_while_the_machine_drifted_are_put_aside() -> None:
-    assert steady([1.0, 2.0, 3.0], [100.0, 150.0, 101.0]) == [1.0, 3.0]
 
 
 def test_errors_count_nan_in_the_wrong_place_as_infinite() -> None:

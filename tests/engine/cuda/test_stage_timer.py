@@ -102,18 +102,6 @@ def test_samples_are_put_aside_while_the_clocks_are_down() -> None:
     assert timing.repeats >= 3
 
 
-def test_near_ties_are_measured_again() -> None:
-    driver = device()
-    timer = timer_on(driver)
-
-    first, _ = measure(timer, [0, 2], [1])
-    other, _ = measure(timer, [1], [0, 2])
-    apart, _ = measure(timer, [0, 2, 1])
-
-    assert other.repeats == 2 * first.repeats
-    assert apart.repeats == first.repeats
-
-
 def test_thousands_of_stages_leave_nothing_behind() -> None:
     driver = device()
     timer = timer_on(driver)
