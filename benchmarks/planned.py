@@ -15,12 +15,12 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
-from braid.compiler.cache import Cache
 from braid.compiler.choose_plan import PlanChoice, choose_plan
 from braid.compiler.imported_model import read_imported
 from braid.compiler.options import ModelOptions
 from braid.compiler.planner import PlannerProcess
 from braid.compiler.result_files import ResultFiles
+from braid.compiler.results import Cache
 from braid.compiler.search import FoundPlans, search_plans
 from braid.compiler.work import CompileOptions, Work
 from braid.core.plan import StreamPlan, plan_to_json

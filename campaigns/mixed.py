@@ -24,7 +24,7 @@ from typing import Any
 from braid.core.plan import EnginePart, Launch, StreamPlan
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import MIXED, Schedule
-from braid.engine.cpu.engines import ENGINES, installed_engines
+from braid.engine.cpu.device_key import ENGINES, installed_engines
 from braid_client import BraidError, DeadlineExceeded, ResourceExhausted, RetryPolicy
 from braid_client.aio import AsyncClient
 from campaigns.traffic import LATE_S, Question, questions

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
 
-from braid.compiler.cache import Cache
 from braid.compiler.choose_plan import PlanChoice, choose_plan
 from braid.compiler.choose_precision import PrecisionChoice, choose_precision
 from braid.compiler.device import Device
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.report import Calibrating, Comparing, Report, Retrying
+from braid.compiler.results import Cache
 from braid.compiler.retries import KeepsDying, RetryWhileRestarting
 from braid.compiler.samples import check_samples
 from braid.compiler.search import (

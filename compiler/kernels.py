@@ -11,8 +11,8 @@ from math import inf
 
 from msgspec import structs
 
-from braid.compiler.cache import Cache
 from braid.compiler.device import Device, measure
+from braid.compiler.results import Cache
 from braid.compiler.retries import RetryWhileRestarting
 from braid.compiler.stages import in_cache
 from braid.core.graph import OpGraph

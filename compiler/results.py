@@ -13,13 +13,15 @@ from __future__ import annotations
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import ParamSpec, Protocol, TypeVar
 
 from braid.compiler.options import LARGER_SIZES, ModelOptions
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, load_graph
 from braid.core.measurement import StageLatency
+from braid.core.quantisation import Quantisation
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Schedule, ScheduleKey, schedule_from_json
 
@@ -132,3 +134,68 @@ def with_present_engines(schedule: Schedule, software: Mapping[str, str]) -> Sch
 def _asked(key: ScheduleKey) -> tuple[str, str, float | None, str]:
     """Options of the compilations that get a schedule with this key."""
     return key.planner, key.precision, key.accepted_error, key.samples
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class StoredResults(Protocol):
+    """Part of ``braid.compiler.results.Results`` that a compilation uses; its methods block."""
+
+    def all_latencies(self, device_key: str, /) -> dict[str, float]: ...
+
+    def put_latencies(self, device_key: str, latencies: Mapping[str, StageLatency], /) -> None: ...
+
+    def find_schedule(self, key: ScheduleKey, /) -> Schedule | None: ...
+
+
+class Call(Protocol):
+    """Runs a function in another thread, as ``asyncio.to_thread`` does."""
+
+    def __call__(
+        self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]: ...
+
+
+class Cache:
+    """Measurements of one device, and what earlier compilations of one model found.
+
+    The cache of one compilation: it reads the device's measurements once, then appends. Any call
+    may raise what its store raises, which ends the compilation.
+    """
+
+    def __init__(
+        self, results: StoredResults, call: Call, device_key: str, keys: Sequence[ScheduleKey] = ()
+    ) -> None:
+        """Look at nothing yet; ``keys`` are of all schedules of the model."""
+        self._results = results
+        self._call = call
+        self._device_key = device_key
+        self._keys = keys
+        self._latencies_us: dict[str, float] | None = None
+
+    async def all_latencies(self) -> Mapping[str, float]:
+        """Latencies on the device in microseconds by signature, those measured last at the end."""
+        if self._latencies_us is None:
+            self._latencies_us = await self._call(self._results.all_latencies, self._device_key)
+        return self._latencies_us
+
+    async def find_latencies(self, signatures: Sequence[str]) -> Mapping[str, float]:
+        """Latencies in microseconds of those ``signatures`` that were measured before."""
+        latencies_us = await self.all_latencies()
+        return {name: latencies_us[name] for name in signatures if name in latencies_us}
+
+    async def keep_latencies(self, latencies: Mapping[str, StageLatency]) -> None:
+        """Keep latencies by signature, in place of earlier ones."""
+        await self._call(self._results.put_latencies, self._device_key, latencies)
+        if self._latencies_us is not None:
+            self._latencies_us |= {name: entry.latency_us for name, entry in latencies.items()}
+
+    async def find_quantisation(self) -> Quantisation | None:
+        """How an earlier schedule of the same model and options computes on 8-bit integers."""
+        for key in self._keys:
+            schedule = await self._call(self._results.find_schedule, key)
+            if schedule is not None and schedule.provenance.quantisation is not None:
+                return schedule.provenance.quantisation
+        return None

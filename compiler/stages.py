@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from time import monotonic
 
-from braid.compiler.cache import Cache
 from braid.compiler.device import Device, measure
 from braid.compiler.planner_messages import StageQuery
 from braid.compiler.report import Profiling, Report, Searching, StageMeasured, StagesReused
+from braid.compiler.results import Cache
 from braid.compiler.retries import RetryWhileRestarting
 from braid.core.errors import InvalidArtefact, PreconditionFailed, Unavailable, WorkerFault
 from braid.core.graph import OpGraph

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from braid.compiler.cache import Cache
 from braid.compiler.device import Device
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.planner import Planner
 from braid.compiler.report import Report, Retrying
+from braid.compiler.results import Cache
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples
 from braid.core.graph import OpGraph

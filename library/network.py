@@ -25,8 +25,7 @@ from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import tensor_of
 from braid.engine.ops.whole import run_named
 from braid.library.compiled import Compiled, NetworkSchedule
-from braid.library.device_thread import DEVICE_THREADS
-from braid.library.executables import Executable
+from braid.library.device_thread import DEVICE_THREADS, Executable
 from braid.library.lengths import Lengths, padded_axis
 from braid.library.other_shapes import OtherShapes
 from braid.library.tensors import GivenInputs, Inputs, given_inputs, joined, padded

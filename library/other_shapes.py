@@ -32,8 +32,7 @@ from braid.engine.worker.any_shape import AnyShape
 from braid.engine.worker.models import seeded_inputs
 from braid.engine.worker.requests import are_finite
 from braid.library.compiled import Compiled
-from braid.library.device_thread import DeviceThread
-from braid.library.executables import Executable
+from braid.library.device_thread import DeviceThread, Executable
 
 log = logging.getLogger("braid.library")
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from braid.compiler.bench import MODULE, MeasuringProcess
-from braid.compiler.cache import Cache
 from braid.compiler.compile import compile
 from braid.compiler.device import check_offered
 from braid.compiler.imported_model import ImportedModel, read_imported
@@ -37,7 +36,7 @@ from braid.compiler.progress import (
     batch_size_label,
 )
 from braid.compiler.report import Event, Report
-from braid.compiler.results import with_present_engines
+from braid.compiler.results import Cache, with_present_engines
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, check_samples, read_given
 from braid.compiler.work import CompileOptions

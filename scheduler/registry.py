@@ -13,12 +13,10 @@ from braid.scheduler import ios
 from braid.scheduler.branches import plan_of_branches, plan_of_rows
 from braid.scheduler.counts import SearchCounts
 from braid.scheduler.lazy import Budget, plan_lazily
-from braid.scheduler.lios import lios
-from braid.scheduler.nimble import nimble
-from braid.scheduler.opara import opara
 from braid.scheduler.problem import Problem
 from braid.scheduler.regions import plan_of_regions
 from braid.scheduler.stages import Strategies
+from braid.scheduler.stream_planners import lios, nimble, opara
 from braid.scheduler.streams import StreamSchedule
 from braid.scheduler.waves import greedy, rammer
 

@@ -12,7 +12,7 @@ from hypothesis import reject
 
 from braid.core.errors import BraidError
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.importer.verification.compare import relative_error
+from braid.engine.importer.verification.verify import relative_error
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.passes import run_passes

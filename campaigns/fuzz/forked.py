@@ -25,8 +25,8 @@ from braid.engine.importer.sandbox.__main__ import _as_import_error
 from braid.engine.importer.sandbox.confinement import confine
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.importer.verification import verify
-from braid.engine.importer.verification.compare import Disagreement
 from braid.engine.importer.verification.example_inputs import find_example
+from braid.engine.importer.verification.verify import Disagreement
 
 LIMITS = ImportLimits(memory_bytes=6 * GIB, cpu_seconds=60, wall_seconds=90, file_bytes=GIB)
 _HANG_SECONDS = 130.0  # the limits must have ended it by then

@@ -18,12 +18,13 @@ from braid.core.precision import FP32
 from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.core_distance import CoreProbe
 from braid.engine.cpu.device_key import (
+    ENGINES,
     cpu_device_key,
     has_integer_kernels,
+    installed_engines,
     offered_precisions,
     software_versions,
 )
-from braid.engine.cpu.engines import ENGINES, installed_engines
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_plan import LanePlan
@@ -46,8 +47,7 @@ from braid.engine.runtime.memory import is_out_of_memory
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.threads import PinnedTeam
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
-from braid.engine.timing.contenders import TimedContender
-from braid.engine.timing.runs import timed
+from braid.engine.timing.contenders import TimedContender, timed
 from braid.engine.timing.samples import TimerOptions
 
 

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 
 import torch
 
 from braid.core.precision import BF16, FP32, INT8
-from braid.engine.cpu.engines import installed_engines
+from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import find_onednn, onednn_version
+from braid.engine.program.engines import Engine
+from braid.engine.program.onnxruntime_session import OnnxRuntime
+from braid.engine.program.openvino_model import OpenVino
 from braid.engine.runtime.instructions import (
     cpu_fact,
     has_bf16_instructions,
     has_integer_instructions,
 )
+
+ENGINES: Mapping[str, Engine] = {ONNXRUNTIME: OnnxRuntime(), OPENVINO: OpenVino()}
+
+
+def installed_engines() -> dict[str, Engine]:
+    return {name: engine for name, engine in ENGINES.items() if engine.is_installed}
+
 
 KERNELS_REVISION = 9  # raise it when kernels or timing change so much that old latencies mislead
 

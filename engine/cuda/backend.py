@@ -37,15 +37,13 @@ from braid.engine.ops.whole import KIND as ON_HOST
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.engines import Engine, EnginePlace, Whole
 from braid.engine.program.input_ranges import check_inputs, input_ranges
-from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.kernel_choice import KernelSource
+from braid.engine.program.kernel import KernelSource, PackedWeights
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxRuntime
 from braid.engine.program.program import NO_PARTS, Binding, OpenedParts, Program, bind
 from braid.engine.program.work import estimated_flop, estimated_profile
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
-from braid.engine.timing.contenders import TimedContender
+from braid.engine.timing.contenders import TimedContender, timed, timed_aside
 from braid.engine.timing.overheads import CHAIN, tiny_graph
-from braid.engine.timing.runs import timed, timed_aside
 
 T = TypeVar("T")
 

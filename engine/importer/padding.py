@@ -21,9 +21,8 @@ from torch import Tensor
 from braid.core.padding import MASK, REPEAT, ZEROS, PaddedAxis, PaddedInput
 from braid.core.tensor import BATCH, BYTES, TensorType
 from braid.engine.importer.host.report import BatchAxes
-from braid.engine.importer.verification.compare import furthest
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
-from braid.engine.importer.verification.verify import Subject
+from braid.engine.importer.verification.verify import Subject, furthest
 from braid.engine.passes.specialise import static_inputs
 
 _LONG = (512, 256, 128, 64, 32, 16, 8, 4)  # extents to run at, the first at which it does

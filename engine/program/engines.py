@@ -6,8 +6,8 @@
     engine/program/onnxruntime_session.py     ONNX Runtime
     engine/program/openvino_model.py          OpenVINO
 
-A further engine needs its file, its line in the table of CPUs (engine/cpu/engines.py), and its name
-in braid.core.runtimes.
+A further engine needs its file, its line in the table of CPUs (engine/cpu/device_key.py), and its
+name in braid.core.runtimes.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from braid.core.errors import InvalidArtefact
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.ops.kinds import EPILOGUE
-from braid.engine.program.kernel_choice import MergedUnit
+from braid.engine.program.kernel import MergedUnit
 
 _FLOATS = frozenset({"FP32", "FP16", "BF16"})
 

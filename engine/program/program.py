@@ -14,8 +14,7 @@ from torch import Tensor
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import EnginePart
-from braid.engine.program.kernel import Kernel, PackedWeights
-from braid.engine.program.kernel_choice import KernelSource, choose, makeable
+from braid.engine.program.kernel import Kernel, KernelSource, PackedWeights, choose, makeable
 from braid.engine.program.merge import merged_unit
 from braid.engine.program.work import estimated_work_us
 from braid.engine.runtime.yielding import YieldToRequests, no_pause

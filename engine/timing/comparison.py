@@ -17,9 +17,8 @@ import torch
 from braid.core.errors import BraidError, DeviceLost, InvalidRequest, WorkerFault
 from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
-from braid.engine.timing.contenders import TimedContender
+from braid.engine.timing.contenders import Tensors, TimedContender
 from braid.engine.timing.rounds import RoundOptions, run_rounds
-from braid.engine.timing.runs import Tensors
 from braid.engine.timing.samples import reduce_samples
 
 

@@ -28,8 +28,7 @@ from time import monotonic
 
 from braid.core.margins import FIRST_TURNS_RATIO
 from braid.engine.runtime.yielding import YieldToRequests
-from braid.engine.timing.contenders import PAUSE_S, QUICK_US, TimedContender, sample_of
-from braid.engine.timing.runs import Tensors
+from braid.engine.timing.contenders import PAUSE_S, QUICK_US, Tensors, TimedContender, sample_of
 
 LEAST_ROUNDS = 2  # before a contender may leave: in one the machine may have been slow
 

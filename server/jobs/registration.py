@@ -19,7 +19,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from braid.compiler.cache import Cache
 from braid.compiler.compile import compile
 from braid.compiler.device import check_offered
 from braid.compiler.imported_model import ImportedModel, read_imported
@@ -37,7 +36,7 @@ from braid.compiler.progress import (
     batch_size_label,
 )
 from braid.compiler.report import Event, StageMeasured, StagesReused
-from braid.compiler.results import with_present_engines
+from braid.compiler.results import Cache, with_present_engines
 from braid.compiler.retries import RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, read_given
 from braid.compiler.work import CompileOptions

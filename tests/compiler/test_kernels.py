@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from braid.compiler.cache import Cache
 from braid.compiler.kernels import choose_kernels, fastest
+from braid.compiler.results import Cache
 from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.core.program import ProgramKey
 from braid.core.tensor import TensorType

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from braid.scheduler.cost import OperatorLatencies
-from braid.scheduler.lios import Placement, place
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
+from braid.scheduler.stream_planners import Placement, place
 from tests.scheduler.oracle import graph_of
 
 #   v1 ─┬─> v2 ─┬─> v6 ──┐

@@ -10,10 +10,15 @@ from braid.core.measurement import DeviceFacts, UnitProfile
 from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.dag import bits
 from braid.scheduler.matching import maximum_matching
-from braid.scheduler.nimble import join_chains, match_chains, minimum_equivalent_graph
-from braid.scheduler.opara import allocate_streams, launch_order
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
+from braid.scheduler.stream_planners import (
+    allocate_streams,
+    join_chains,
+    launch_order,
+    match_chains,
+    minimum_equivalent_graph,
+)
 from tests.scheduler.oracle import graph_of, random_graph
 
 GOOGLENET = googlenet().units.predecessors

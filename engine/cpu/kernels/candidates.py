@@ -28,11 +28,12 @@ from braid.engine.onednn.library import DST, SRC, OneDnn, find_onednn
 from braid.engine.onednn.recipe import Action, Place, Recipe
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import bound
-from braid.engine.program.kernel import Kernel, PackedWeights
-from braid.engine.program.kernel_choice import (
+from braid.engine.program.kernel import (
     REGISTRY,
+    Kernel,
     KernelSource,
     MergedUnit,
+    PackedWeights,
     cut_output,
     kernel_signature,
 )

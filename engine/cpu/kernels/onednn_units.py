@@ -29,11 +29,10 @@ from braid.engine.cpu.kernels.elementwise_units import (
     weighted,
 )
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_ops
-from braid.engine.cpu.kernels.image_units import batch_norm, resized
 from braid.engine.cpu.kernels.native_units import NATIVE_KINDS, bind_natively
 from braid.engine.cpu.kernels.recurrent_units import recurrent
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
-from braid.engine.cpu.kernels.view_units import VIEW_KINDS, viewed
+from braid.engine.cpu.kernels.view_units import VIEW_KINDS, batch_norm, resized, viewed
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import (
     ADD,

@@ -1,11 +1,13 @@
-"""Views: the bytes of their operand where these lie in the wanted order, else copies.
+"""Views, else copies; batch norms of their own and resizing on oneDNN primitives.
 
-A view that needs the interpreter would end a native segment (docs/decisions/0017-bursts.md).
+A view is the bytes of its operand where these lie in the wanted order. A unit that needs the
+interpreter would end a native segment (docs/decisions/0017-bursts.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -13,10 +15,12 @@ from torch import Tensor
 
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.element_units import copy_of, type_of
-from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
-from braid.engine.onednn.library import DST, MANY, SRC, PostOp
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
+from braid.engine.onednn import floats
+from braid.engine.onednn.library import BIAS, DST, LINEAR, MANY, NEAREST, SRC, WEIGHTS, PostOp
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.kinds import bound, call
+from braid.engine.ops.families.resize import ResizeOptions, usual_sampling
+from braid.engine.ops.kinds import EPILOGUE, bound, call
 from braid.engine.passes.attention import RESHAPES, shares
 from braid.engine.program.kernel import Kernel
 
@@ -110,3 +114,45 @@ def _is_taken_by_onednn(y: Tensor) -> bool:
 def _lies_as(tensor: Tensor, strides: Sequence[int]) -> bool:
     pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
     return all(extent == 1 or have == want for extent, have, want in pairs)
+
+
+def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
+    """A 1x1 convolution by channel, in FP32 only: narrower data would round the statistics, too."""
+    data, *names = unit.inputs
+    if len(names) != 4 or binding.library.dtype != torch.float32:
+        return None
+    scale, shift, mean, variance = (binding.constant(name) for name in names)
+    if scale is None or shift is None or mean is None or variance is None:
+        return None
+    eps, result = unit.attributes.get("eps"), binding.shape(unit.outputs[0])
+    if not isinstance(eps, float) or not binding.is_plain(data, 4):
+        return None
+    result_buffer = binding.buffer(result, images=True)
+    factors = scale / torch.sqrt(variance + eps)
+    bias, weight = shift - mean * factors, factors.reshape(-1, 1, 1, 1, 1)
+
+    def make(threads: int) -> Recipe:
+        with binding.library.threads(threads):
+            shapes, window = (result, tuple(weight.shape), result), ([1, 1], [1, 1], [0, 0], [0, 0])
+            primitive = floats.convolution(binding.library, shapes, bias, window, steps)
+            name = "/".join(names)
+            packed = binding.packed.for_primitive(binding.library, primitive, name, weight)
+        return single(primitive, {WEIGHTS: packed, BIAS: bias}, {SRC: 0}, result_buffer)
+
+    return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
+
+
+def resized(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
+    data, (result,) = unit.inputs[0], unit.outputs
+    if not binding.is_plain(data, 4) or len(unit.inputs) > 1 or unit.host:
+        return None
+    given = {key: value for key, value in unit.attributes.items() if key != EPILOGUE}
+    shapes = binding.shape(data), binding.shape(result)
+    image = torch.empty(shapes[0], device="meta")
+    sampling = usual_sampling(image, ResizeOptions(**given))  # type: ignore[arg-type]
+    algorithm = {"nearest": NEAREST, "half": LINEAR}.get(sampling or "")
+    if algorithm is None:
+        return None
+    describe = partial(floats.resampling, binding.library, algorithm, shapes, steps)
+    buffer = binding.buffer(shapes[1], images=True)
+    return binding.kernel(describe, {SRC: 0}, buffer, needs_finite=bool(steps))

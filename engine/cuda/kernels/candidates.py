@@ -35,10 +35,11 @@ from braid.engine.cuda.kernels.library_units import FORMATS, CudaSite, convoluti
 from braid.engine.onednn.library import Run
 from braid.engine.ops.kinds import bound
 from braid.engine.ops.whole import KIND as ON_HOST
-from braid.engine.program.kernel import Kernel, PackedWeights
-from braid.engine.program.kernel_choice import (
+from braid.engine.program.kernel import (
     REGISTRY,
+    Kernel,
     MergedUnit,
+    PackedWeights,
     cut_output,
     kernel_signature,
 )

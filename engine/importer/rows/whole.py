@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -18,15 +19,17 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper, inliner, numpy_helper
 from torch import Tensor
 
-from braid.core.tensor import BYTES, TensorType
+from braid.core.errors import InvalidRequest
+from braid.core.tensor import BATCH, BYTES, TensorType
 from braid.engine.importer.rows.facts import SAME, Fact, Rows, RowsMeet
-from braid.engine.importer.rows.walk import BATCHES, Walk, checked, output_axis
+from braid.engine.importer.rows.walk import BATCHES, Walk, batch_axes, checked, output_axis
+from braid.engine.importer.verification.verify import Subject
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.onnx.tensors import DTYPES
 from braid.engine.ops.dtypes import array_of, spec_of
 from braid.engine.ops.session_run import run_session
-from braid.engine.ops.whole import as_array, as_tensor, open_session
+from braid.engine.ops.whole import KIND, as_array, as_tensor, open_session
 from braid.engine.passes.specialise import Trace, trace
 from braid.engine.runtime.memory import raise_out_of_memory
 
@@ -340,3 +343,45 @@ def _sure(fact: Fact | RowsMeet) -> Fact:
 
 def _unknown(name: str) -> RowsMeet:
     return RowsMeet(f"{name!r} is computed after its reader, or not at all")
+
+
+_SCALES = (2, 3)  # other extents to walk at, as multiples of the example's
+
+
+def show_rows_apart(subject: Subject) -> None:
+    """Check by the graph of ``subject`` that no row of a batch depends on another one.
+
+    An extent that a file leaves open may decide what a model does, so the walk is made again where
+    all of them are larger.
+
+    Raises ``RowsMeet``, naming the operator, or ``InvalidRequest`` if it does not run in a batch.
+    """
+    _walk(subject, subject.example.specs)
+    symbols = {
+        dim: extent
+        for name, spec in subject.template.inputs.items()
+        for dim, extent in zip(spec.shape, subject.example.specs[name].shape, strict=True)
+        if isinstance(dim, str) and dim != BATCH
+    }
+    for scale in _SCALES if symbols and not subject.example.samples else ():
+        extents = {symbol: int(extent) * scale for symbol, extent in symbols.items()}
+        with suppress(InvalidRequest):
+            _walk(
+                subject,
+                {
+                    name: spec.bind({BATCH: 1, **extents})
+                    for name, spec in subject.template.inputs.items()
+                },
+            )
+            break
+
+
+def _walk(subject: Subject, specs: Mapping[str, TensorType]) -> None:
+    if any(unit.kind == KIND for unit in subject.template.operators):
+        (unit,) = subject.template.operators
+        content = subject.weights[unit.inputs[0]].numpy().tobytes()
+        example = replace(subject.example, specs=specs)
+        drawn = [example.draw(rows, seed=0) for rows in BATCHES]
+        batch_axes_of_whole(onnx.load_from_string(content), drawn)
+    else:
+        batch_axes(subject.template, subject.weights, specs)

@@ -29,14 +29,13 @@ from braid.engine.importer.host.request import ImportRequest
 from braid.engine.importer.host.samples import Arrays, digest_of, read_samples
 from braid.engine.importer.padding import padded_axes
 from braid.engine.importer.rows.facts import RowsMeet
-from braid.engine.importer.rows.find import show_rows_apart
+from braid.engine.importer.rows.whole import show_rows_apart
 from braid.engine.importer.upload.batch_axis import (
     guess_batch,
     repair_reshapes,
     without_batch_symbol,
 )
 from braid.engine.importer.upload.uploaded_model import UploadedModel
-from braid.engine.importer.verification.compare import TOLERANCE, Disagreement
 from braid.engine.importer.verification.example_inputs import (
     ContentRefused,
     Example,
@@ -50,7 +49,9 @@ from braid.engine.importer.verification.output_shapes import with_output_specs
 from braid.engine.importer.verification.reference import THREADS, ReferenceModel
 from braid.engine.importer.verification.verify import (
     CHECKED_BATCHES,
+    TOLERANCE,
     Checked,
+    Disagreement,
     Subject,
     verify_batches,
     verify_content,

@@ -48,9 +48,8 @@ from braid.engine.program.program import Program
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
-from braid.engine.timing.contenders import TimedContender
+from braid.engine.timing.contenders import TimedContender, TimedRun
 from braid.engine.timing.rounds import RoundOptions
-from braid.engine.timing.runs import TimedRun
 from braid.engine.worker.checked_inputs import inputs_to_check
 from braid.engine.worker.engine_parts import border_of, check_part
 from braid.engine.worker.measuring.calibration import calibrated

@@ -14,8 +14,7 @@ from braid.core.graph import Literal
 from braid.engine.cpu.kernels.candidates import CPU_KERNELS
 from braid.engine.cpu.kernels.winograd import VARIANT, cut
 from braid.engine.cpu.native.find import find_native
-from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.kernel_choice import MergedUnit
+from braid.engine.program.kernel import MergedUnit, PackedWeights
 from tests.engine.cpu.executors import vector_width as vector_width
 from tests.engine.cpu.test_kernels import all_kernels, convolution_attributes, unit_graph
 

@@ -16,10 +16,11 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, verify_plan
 from braid.core.tensor import TensorType
 from braid.engine.ops import kinds
-from braid.engine.program.kernel import Kernel, PackedWeights
-from braid.engine.program.kernel_choice import (
+from braid.engine.program.kernel import (
     REGISTRY,
+    Kernel,
     MergedUnit,
+    PackedWeights,
     cut_output,
     kernel_signature,
 )

@@ -15,13 +15,13 @@ from braid.core.errors import ModelImportError
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.sandbox.pipeline import verify_elsewhere
 from braid.engine.importer.upload.batch_axis import guess_batch
-from braid.engine.importer.verification.compare import in_double, relative_error
 from braid.engine.importer.verification.reference import (
     NO_WORDS,
     ReferenceModel,
     Words,
     open_reference,
 )
+from braid.engine.importer.verification.verify import in_double, relative_error
 from braid.engine.onnx.lowering import lower
 from braid.engine.passes.specialise import interpret, specialise
 from tests.engine.importer.running import studied

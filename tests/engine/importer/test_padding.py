@@ -21,8 +21,8 @@ from braid.core.padding import MASK, ZEROS, PaddedAxis, as_asked, cut, pad, take
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.report import read_report, report_from_json, report_to_json
 from braid.engine.importer.padding import padded_axes
-from braid.engine.importer.verification.compare import TOLERANCE
 from braid.engine.importer.verification.reference import open_reference
+from braid.engine.importer.verification.verify import TOLERANCE
 from tests.engine.importer.running import import_here, studied
 
 RNG = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from braid.core.tensor import TensorType
 from braid.engine.importer.artefact import Artefact, load_artefact
-from braid.engine.importer.verification.compare import relative_error
+from braid.engine.importer.verification.verify import relative_error
 from tests.engine.importer.running import computed, imported
 from tests.models.real import (
     LIGHT_MODELS,

@@ -18,7 +18,7 @@ from braid.core.program import PlanToRun, ProgramKey
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.tensor import TensorType
 from braid.engine.cpu.backend import CpuBackend
-from braid.engine.cpu.engines import ENGINES, installed_engines
+from braid.engine.cpu.device_key import ENGINES, installed_engines
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import read_report
 from braid.engine.link.messages import MeasureParts, PartMeasurements, PrepareExecutable

@@ -17,9 +17,8 @@ from braid.core.errors import PreconditionFailed, WorkerFault
 from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
-from braid.engine.timing.contenders import TimedContender
+from braid.engine.timing.contenders import TimedContender, TimedRun, timed, timed_aside
 from braid.engine.timing.rounds import LEAST_ROUNDS, RoundOptions
-from braid.engine.timing.runs import TimedRun, timed, timed_aside
 from tests.engine.timing.running import finish
 
 REFERENCE = {"y": torch.tensor([1.0, -2.0])}

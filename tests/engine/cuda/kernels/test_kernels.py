@@ -13,8 +13,7 @@ from braid.engine.cuda.kernels.candidates import CudaKernels, offered_precisions
 from braid.engine.cuda.kernels.fused import Window
 from braid.engine.ops.kinds import call
 from braid.engine.passes.specialise import interpret
-from braid.engine.program.kernel import Kernel, PackedWeights
-from braid.engine.program.kernel_choice import kernel_signature
+from braid.engine.program.kernel import Kernel, PackedWeights, kernel_signature
 from braid.engine.program.program import Binding, bind
 from tests.engine.cpu.test_kernels import convolution_attributes, unit_graph
 from tests.engine.cuda.kernels.fakes import DecomposedOps
