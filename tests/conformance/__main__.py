@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-
-import onnx
+from importlib.metadata import version
 
 from braid.core.allowance import cpu_allowance
 from tests.conformance.cases import KINDS, load_cases
@@ -54,11 +53,7 @@ def _show(result: Result) -> None:
 
 
 def _versions() -> str:
-    import onnxruntime
-    import torch
-
-    versions = {m.__name__: m.__version__ for m in (onnx, torch, onnxruntime)}
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+    return ", ".join(f"{name} {version(name)}" for name in ("onnx", "torch", "onnxruntime"))
 
 
 if __name__ == "__main__":

@@ -257,14 +257,10 @@ def _try(
         return error
     except InvalidRequest as error:
         return str(error)
-    return _content(reference, specs, static)
+    return drawable(reference, specs, static)
 
 
-def drawable(reference: ReferenceModel, specs: Mapping[str, TensorType]) -> Example | str:
-    return _content(reference, specs, {})
-
-
-def _content(
+def drawable(
     reference: ReferenceModel, specs: Mapping[str, TensorType], static: Mapping[str, Tensor]
 ) -> Example | str:
     """Kinds of content that the reference takes; those that give finite outputs go first."""

@@ -60,7 +60,7 @@ class Probe:
         bare = OpGraph("model", self.inputs, {}, {}, ())
         failure = "nothing was tried"
         for count, specs in enumerate(shape_candidates(bare, given)):
-            example = drawable(self.reference, specs)
+            example = drawable(self.reference, specs, {})
             if isinstance(example, Example):
                 return self._around(example)
             failure = example if count == 0 else failure

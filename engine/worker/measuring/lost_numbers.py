@@ -49,19 +49,17 @@ class _Narrow:
             {unit.outputs[0]: unit.inputs[0] for unit in casts},
         )
 
-    def error(
-        self, unit: Operator, values: Mapping[str, Tensor], expected: Mapping[str, Tensor]
-    ) -> float:
+    def error(self, unit: Operator, exact: Mapping[str, Tensor]) -> float:
         """Error of one unit on exact operands, relative to the largest element of its outputs."""
 
-        def operand(name: str) -> Tensor | None:
+        def narrowed(name: str) -> Tensor | None:
             if not name or name in self.constants:
                 return self.constants.get(name)
-            exact = values[self.sources.get(name, name)]
-            return exact.to(torch_dtype(self.graph.spec(name).dtype))
+            operand = exact[self.sources.get(name, name)]
+            return operand.to(torch_dtype(self.graph.spec(name).dtype))
 
-        ours = dict(zip(unit.outputs, called(unit, list(map(operand, unit.inputs))), strict=False))
-        return errors(ours, {name: expected[name] for name in ours})[1]
+        ours = dict(zip(unit.outputs, called(unit, list(map(narrowed, unit.inputs))), strict=False))
+        return errors(ours, {name: exact[name] for name in ours})[1]
 
 
 def most_lost(
@@ -76,7 +74,7 @@ def most_lost(
     def visit(operator: Operator, exact: Mapping[str, Tensor]) -> None:
         nonlocal worst, named
         unit = narrow.units.get(operator.name)
-        if unit is not None and (error := narrow.error(unit, exact, exact)) > worst:
+        if unit is not None and (error := narrow.error(unit, exact)) > worst:
             kind = operator.kind.partition(".")[2]
             worst, named = error, f"{operator.name} ({kind}), {error:.2g} by itself"
 
