@@ -57,16 +57,18 @@ def pss_mib() -> float:
 
 def one_graph(model: Path, folder: Path, shapes: Sequence[Extents], *, lanes: bool) -> list[Run]:
     """The trial, without torch."""
-    from benchmarks.one_graph import dnnl
     from benchmarks.one_graph.model import store, stored
     from benchmarks.one_graph.plan import Packed, Plan
+    from braid.engine.onednn.functions import find_functions
     from braid.engine.runtime.memory import keep_freed_memory
 
     keep_freed_memory()
     if not folder.exists():
         store(model, folder)
     kept, packed = stored(folder), Packed()
-    dnnl.library().set_threads(THREADS)
+    functions = find_functions()
+    assert functions is not None, "there is no oneDNN"
+    functions.by_name.omp_set_num_threads(THREADS)
     runs: list[Run] = []
     for extents in shapes:
         plan = Plan(kept, extents, THREADS, packed=packed, lanes=lanes)

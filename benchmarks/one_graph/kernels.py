@@ -15,28 +15,65 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from benchmarks.one_graph import dnnl
-from benchmarks.one_graph.dnnl import (
+from benchmarks.one_graph.model import Type
+from benchmarks.one_graph.rules import DOMAIN, attributes_of
+from braid.engine.cpu.native.find import find_native
+from braid.engine.onednn import floats
+from braid.engine.onednn.library import (
     ADD,
+    AVERAGE_ALL,
     BIAS,
     DST,
     MANY,
+    MAX_POOLING,
     POST_OP,
+    SCRATCH,
     SRC,
     SRC_1,
     WEIGHTS,
     Array,
-    Call,
-    Moving,
+    Computation,
+    ComputationCall,
     NativeCall,
+    OneDnn,
+    PostOp,
     Primitive,
+    Unsupported,
+    aligned,
+    find_onednn,
 )
-from benchmarks.one_graph.model import Type
-from benchmarks.one_graph.rules import DOMAIN, attributes_of
-from braid.engine.cpu.native.find import find_native
 
 _KEYS, _VALUES = 2, 3
 _LEAST_ROWS, _UNEVEN = 12, 1.1  # as in engine/cpu/kernels/native_units.py
+
+
+def library() -> OneDnn:
+    found = find_onednn()
+    if found is None:
+        raise Unsupported("there is no oneDNN")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """Data of a value of the graph, some bytes behind its start."""
+
+    value: str
+    offset_bytes: int = 0
+
+
+class Call:
+    """One execution; ``moving`` are addressed by the plan, ``fixed`` stay where they are."""
+
+    def __init__(
+        self,
+        computation: Computation,
+        fixed: Mapping[int, Array],
+        moving: Mapping[int, Moving],
+    ) -> None:
+        self._call = ComputationCall(computation, fixed, tuple(moving))
+        self.moving = tuple(zip(self._call.moving, moving.values(), strict=True))
+        self.words = self._call.words
 
 
 @dataclass(slots=True)
@@ -55,11 +92,12 @@ class Context:
 
     def weights(self, primitive: Primitive, name: str, array: Array) -> Array:
         """A dense weight in the layout that the primitive asks for."""
-        lib, wanted = primitive.lib, primitive.layout(WEIGHTS)
+        lib, wanted = primitive.library, primitive.layout(WEIGHTS)
         for other, packed in self.packed.setdefault(name, []):
             if lib.same(other.layout(WEIGHTS), wanted):
                 return packed
-        packed = lib.reordered(array, lib.dense(array.shape), wanted)
+        packed = aligned(lib.size_bytes(wanted))
+        lib.reorder(array, wanted, packed)
         self.packed[name].append((primitive, packed))
         return packed
 
@@ -73,24 +111,26 @@ class Record:
 
     operators: Sequence[tuple[str, str]]  # domain and name
     fits: Callable[[NodeProto, Context], bool]
-    bind: Bind  # for a number of threads; may raise ``dnnl.Unsupported``
+    bind: Bind  # for a number of threads; may raise ``Unsupported``
     images: bool = False
     view: bool = False  # the result is where the first operand is
+
+
+def _plain(functions: Sequence[str]) -> list[PostOp]:
+    return [(name, 0.0, 0.0) for name in functions]
 
 
 def _kept(name: str, context: Context) -> Array:
     return np.ascontiguousarray(context.constants[name])
 
 
-def _window(node: NodeProto) -> tuple[list[int], ...]:
+def _window(node: NodeProto) -> tuple[list[int], list[int], list[int], list[int]]:
     """Strides, dilations, padding before and after."""
     given: Mapping[str, Any] = attributes_of(node)
     pads = list(given.get("pads", [0, 0, 0, 0]))
     ones = [1, 1]
-    return (
-        *(list(given.get("strides", ones)), list(given.get("dilations", ones))),
-        *(pads[:2], pads[2:]),
-    )
+    strides, dilations = list(given.get("strides", ones)), list(given.get("dilations", ones))
+    return strides, dilations, pads[:2], pads[2:]
 
 
 def _is_convolution(node: NodeProto, context: Context) -> bool:
@@ -104,31 +144,24 @@ def _is_convolution(node: NodeProto, context: Context) -> bool:
 def _convolution(node: NodeProto, context: Context, threads: int) -> list[Call]:
     """Of one operand, or the sum of those of several, whose channels lie one after the other."""
     *data, weight_name, bias_name = node.input
-    lib, output, weight = dnnl.library(), node.output[0], context.constants[weight_name]
-    strides, dilations, before, after = _window(node)
+    lib, output, weight = library(), node.output[0], context.constants[weight_name]
     groups: Any = attributes_of(node).get("group", 1)
-    result, calls, first = lib.images(context.shape(output)), list[Call](), 0
+    window, calls, first = _window(node), list[Call](), 0
     for number, name in enumerate(data):
         channels = context.shape(name)[1] // groups
         part, first = weight[:, first : first + channels], first + channels
         shape = (groups, len(weight) // groups, *part.shape[1:]) if groups > 1 else part.shape
         is_last = number == len(data) - 1
+        shapes = context.shape(name), shape, context.shape(output)
         post_ops = [ADD] * (number > 0) + ["relu"] * (is_last and node.domain == DOMAIN)
-        bias = _kept(bias_name, context) if is_last else None
+        bias = "FP32" if is_last else None
         with lib.threads(threads):
-            handle = lib.make(
-                *("convolution_forward_primitive_desc_create", lib.engine, dnnl.INFERENCE),
-                *(dnnl.CONVOLUTION_DIRECT, lib.images(context.shape(name))),
-                *(lib.any_order(shape), None if bias is None else lib.dense(bias.shape), result),
-                *(dnnl.dims(strides), dnnl.dims([one - 1 for one in dilations])),
-                *(dnnl.dims(before), dnnl.dims(after), lib.attributes(post_ops, result)),
-            )
-            primitive = Primitive(lib, handle)
+            primitive = floats.convolution(lib, shapes, bias, window, _plain(post_ops))
             key = f"{weight_name}[{first - channels}:{first}]"
             array = np.ascontiguousarray(part).reshape(shape)
             fixed = {WEIGHTS: context.weights(primitive, key, array)}
-        if bias is not None:
-            fixed[BIAS] = bias
+        if is_last:
+            fixed[BIAS] = _kept(bias_name, context)
         moving = {SRC: Moving(name), DST: Moving(output)}
         if number:
             moving[POST_OP | SRC_1] = Moving(output)
@@ -144,20 +177,15 @@ def _pools(node: NodeProto, context: Context) -> bool:
 
 
 def _pooling(node: NodeProto, context: Context, threads: int) -> list[Call]:
-    lib, given = dnnl.library(), dict[str, Any](attributes_of(node))
+    lib, given = library(), dict[str, Any](attributes_of(node))
     shape, result = context.shape(node.input[0]), context.shape(node.output[0])
     is_global = node.op_type == "GlobalAveragePool"
     strides, dilations, before, after = _window(node)
     kernel = shape[2:] if is_global else given["kernel_shape"]
-    target = lib.images(result)
+    algorithm = AVERAGE_ALL if is_global else MAX_POOLING
+    window = kernel, strides, dilations, before, after
     with lib.threads(threads):
-        handle = lib.make(
-            *("pooling_forward_primitive_desc_create", lib.engine, dnnl.INFERENCE),
-            *(dnnl.AVERAGE_ALL if is_global else dnnl.MAX_POOLING, lib.images(shape), target),
-            *map(dnnl.dims, (strides, kernel, [one - 1 for one in dilations], before, after)),
-            lib.attributes((), None),
-        )
-        primitive = Primitive(lib, handle)
+        primitive = floats.pooling(lib, algorithm, (shape, result), window)
     return [Call(primitive, {}, {SRC: Moving(node.input[0]), DST: Moving(node.output[0])})]
 
 
@@ -167,16 +195,10 @@ def _joins_channels(node: NodeProto, context: Context) -> bool:
 
 
 def _concatenation(node: NodeProto, context: Context, threads: int) -> list[Call]:
-    lib = dnnl.library()
+    lib = library()
     parts = [lib.images(context.shape(name)) for name in node.input]
-    sources = (ctypes.c_void_p * len(parts))(*[part.value for part in parts])
-    result = lib.images(context.shape(node.output[0]))
     with lib.threads(threads):
-        handle = lib.make(
-            *("concat_primitive_desc_create", lib.engine, result, len(parts), 1, sources),
-            lib.attributes((), None),
-        )
-        primitive = Primitive(lib, handle)
+        primitive = floats.concat(lib, parts, lib.images(context.shape(node.output[0])), 1)
     moving = {MANY + at: Moving(name) for at, name in enumerate(node.input)}
     return [Call(primitive, {}, {**moving, DST: Moving(node.output[0])})]
 
@@ -193,23 +215,16 @@ def _is_linear(node: NodeProto, context: Context) -> bool:
 
 
 def _linear(node: NodeProto, context: Context, threads: int) -> list[Call]:
-    lib, (data, weight_name, *rest) = dnnl.library(), node.input
+    lib, (data, weight_name, *rest) = library(), node.input
     k, n = context.shape(weight_name)
     m = math.prod(context.shape(data)) // k
-    result = lib.dense([m, n])
     gelu = "gelu_tanh" if attributes_of(node).get("approximate") == b"tanh" else "gelu_erf"
     post_ops = {"LinearGelu": [gelu], "LinearAdd": [ADD]}.get(node.op_type, [])
-    bias = lib.dense([1, n]) if rest else None
-    attributes = lib.attributes(post_ops, result)
+    bias, weight = "FP32" if rest else None, context.constants[weight_name]
     with lib.threads(threads):
-        primitive = Primitive(
-            lib,
-            lib.make(
-                *("matmul_primitive_desc_create", lib.engine, lib.dense([m, k])),
-                *(lib.any_order([k, n]), bias, result, attributes),
-            ),
-        )
-        fixed = {WEIGHTS: context.weights(primitive, weight_name, context.constants[weight_name])}
+        primitive, is_turned = floats.linear(lib, m, k, n, bias, _plain(post_ops))
+        name, array = (f"{weight_name}^T", weight.T) if is_turned else (weight_name, weight)
+        fixed = {WEIGHTS: context.weights(primitive, name, array)}
     if rest:
         fixed[BIAS] = _kept(rest[0], context)
     moving = {SRC: Moving(data), DST: Moving(node.output[0])}
@@ -250,7 +265,7 @@ class _Attention(ctypes.Structure):
 def _native() -> Any:
     native = find_native()
     if native is None:
-        raise dnnl.Unsupported("the part in C was not built")
+        raise Unsupported("the part in C was not built")
     return native
 
 
@@ -265,7 +280,7 @@ def _layer_norm(node: NodeProto, context: Context, threads: int) -> list[Call]:
     shape, given = context.shape(node.input[0]), dict[str, Any](attributes_of(node))
     eps = given.get("epsilon", 1e-5)
     rows = _Rows(None, 0, math.prod(shape[:-1]), shape[-1], eps, 0, threads)
-    call = NativeCall(_native().braid_rows, rows)
+    call = NativeCall(library(), _native().braid_rows, rows)
     fixed = {
         argument: _kept(name, context)
         for argument, name in zip((WEIGHTS, BIAS), node.input[1:], strict=False)
@@ -307,11 +322,11 @@ def _attention(node: NodeProto, context: Context, threads: int) -> list[Call]:
         *(scale, 0, 0, 1, 1, masks, threads, parts),
     )
     native = _native()
-    scratch = 4 * native.braid_attention_scratch(ctypes.addressof(structure))
+    scratch = aligned(4 * native.braid_attention_scratch(ctypes.addressof(structure)))
     operands = zip((SRC, _KEYS, _VALUES, MANY), ("q", "k", "v", "mask"), strict=True)
     moving = {argument: Moving(names[name]) for argument, name in operands}
-    call = NativeCall(native.braid_attention, structure, scratch)
-    return [Call(call, {}, {**moving, DST: Moving(node.output[0])})]
+    call = NativeCall(library(), native.braid_attention, structure)
+    return [Call(call, {SCRATCH: scratch}, {**moving, DST: Moving(node.output[0])})]
 
 
 def _views(node: NodeProto, context: Context) -> bool:

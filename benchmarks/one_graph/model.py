@@ -18,8 +18,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference, version_converter
 
-from benchmarks.one_graph.dnnl import Array
 from benchmarks.one_graph.rules import OPSET
+from braid.engine.onednn.library import Array
 
 SMALL_BYTES = 1024  # initialisers that stay in the graph: those may decide shapes
 PAGE = 4096

@@ -17,12 +17,11 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from benchmarks.one_graph import dnnl
-from benchmarks.one_graph.dnnl import DST, SRC, Array, Call, Moving, Primitive, aligned
-from benchmarks.one_graph.kernels import Context, Record, records_of
+from benchmarks.one_graph.kernels import Call, Context, Moving, Record, library, records_of
 from benchmarks.one_graph.model import ORT, Stored, Type, specialised, types_of
 from benchmarks.one_graph.rules import fused
 from braid.engine.cpu.native.find import find_native
+from braid.engine.onednn.library import ALIGNMENT, DST, SRC, Array, Primitive, aligned
 
 _EXECUTE = 0
 
@@ -206,16 +205,12 @@ class Plan:
             return moved
 
         def calls(threads: int) -> list[Call]:
-            lib = dnnl.library()
+            lib = library()
             layouts = lib.dense(shape), lib.images(shape)
             source, target = layouts if images else layouts[::-1]
-            none = lib.attributes((), None)
             with lib.threads(threads):
-                handle = lib.make(
-                    "reorder_primitive_desc_create",
-                    *(source, lib.engine, target, lib.engine, none),
-                )
-                return [Call(Primitive(lib, handle), {}, {SRC: Moving(name), DST: Moving(moved)})]
+                copy = lib.copy(source, target)
+            return [Call(copy, {}, {SRC: Moving(name), DST: Moving(moved)})]
 
         yield Unit(moved, [name], [moved], calls)
         return moved
@@ -278,7 +273,7 @@ class Plan:
         placed: list[tuple[int, int, tuple[int, int]]] = []
         offsets, peak = dict[str, int](), 0
         for name in sorted(life, key=lambda n: (-self.types[n].size_bytes, n)):
-            size = -(-self.types[name].size_bytes // dnnl.ALIGNMENT) * dnnl.ALIGNMENT
+            size = -(-self.types[name].size_bytes // ALIGNMENT) * ALIGNMENT
             first, last = life[name]
             at = 0
             for start, end, (begun, over) in sorted(placed):
@@ -313,7 +308,7 @@ class Plan:
 
     def _bind(self, at: dict[str, int]) -> None:
         self._at = at
-        set_handle = dnnl.library().set_handle
+        set_handle = library().set_handle
         for step in self._steps:
             if isinstance(step, Unit):
                 if step.region is not None:

@@ -309,7 +309,7 @@ def _code(
 
 def _is_copied_out(buffer: Buffer) -> bool:
     """Whether an output of the graph is made as images, and then copied to memory of the caller."""
-    return not buffer.is_dense and buffer.dtype == torch.float32
+    return not buffer.is_dense and buffer.dtype == "FP32"
 
 
 def _as_callers_want(buffer: Buffer, slot: int, values: _Values) -> Buffer:

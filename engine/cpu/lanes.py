@@ -20,7 +20,7 @@ from braid.core.errors import PreconditionFailed
 from braid.core.plan import Launch, StreamPlan
 from braid.core.schedule import Strategy
 from braid.engine.cpu.lane_groups import Groups, divide, group_sizes, pack
-from braid.engine.onednn.library import Run
+from braid.engine.program.kernel import Run
 from braid.engine.program.program import NO_PARTS, BoundUnit, OpenedParts, Program, last_readers
 
 

@@ -22,6 +22,8 @@ from braid.engine.cpu.memory import ActivationMemory, MemoryPlan
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import REFUSED, ComputationCall, OneDnn, find_onednn
 from braid.engine.onednn.recipe import Buffer
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.program.kernel import empty_tensor
 from braid.engine.program.program import Environment
 
 EXECUTE, WAIT, SIGNAL = 0, 1, 2  # words of the code, as in lanes.c
@@ -170,7 +172,7 @@ class Compiled:
                 tensor = arena.at(self.memory.offsets[value], self.sizes[value])
                 library.set_handle(memory, tensor.data_ptr() + extra)
             native.views = [
-                (slot, buffer.over(arena.at(self.memory.offsets[value] + extra, buffer.size_bytes)))
+                (slot, _placed(buffer, arena, self.memory.offsets[value] + extra))
                 for slot, value, extra, buffer in native.shown
             ]
 
@@ -197,7 +199,7 @@ def run_native(
     for slot, buffer, memories in native.results:
         target = env[slot]  # the caller's memory for this output, if any
         if target is None or not buffer.is_dense:
-            env[slot] = target = buffer.fresh()
+            env[slot] = target = _fresh(buffer)
         for memory, extra in memories:
             set_handle(memory, target.data_ptr() + extra)
     native.runs += 1
@@ -209,3 +211,23 @@ def run_native(
         env[slot] = view
     for slot in native.releases:
         env[slot] = None
+
+
+def _fresh(buffer: Buffer) -> Tensor:
+    if buffer.seen_as is not None:
+        return empty_tensor(buffer).reshape(buffer.seen_as)
+    dtype = torch_dtype(buffer.dtype)
+    if not buffer.images:
+        return torch.empty(buffer.shape, dtype=dtype)
+    _, c, h, w = buffer.shape
+    return torch.empty_strided(buffer.shape, (h * w * c, 1, w * c, c), dtype=dtype)
+
+
+def _placed(buffer: Buffer, arena: ActivationMemory, offset_bytes: int) -> Tensor:
+    """A buffer's tensor in activation memory."""
+    memory = arena.at(offset_bytes, buffer.size_bytes).view(torch_dtype(buffer.dtype))
+    if not buffer.images:
+        return memory.view(buffer.seen_as or buffer.shape)
+    n, c, h, w = buffer.shape
+    images = memory.view(n, h, w, c).permute(0, 3, 1, 2)
+    return images.reshape(buffer.seen_as) if buffer.seen_as is not None else images

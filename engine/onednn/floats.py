@@ -9,9 +9,6 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-import torch
-from torch import Tensor
-
 from braid.engine.onednn.library import (
     ACTIVATIONS,
     CONVOLUTION_DIRECT,
@@ -31,7 +28,7 @@ Layout = ctypes.c_void_p  # descriptor of memory, by ``OneDnn.images`` and other
 def convolution(
     library: OneDnn,
     shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
-    bias: Tensor | None,
+    bias: str | None,
     window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
     post_ops: Sequence[PostOp],
     *,
@@ -40,7 +37,7 @@ def convolution(
     """Convolution over channels_last data; ``transposed``: the window slides over the output.
 
     ``shapes``: of source [n, c, h, w], weights [(groups,) out, c, kh, kw], output. ``window``:
-    stride, dilation (1 is dense), padding before and after, of each axis.
+    stride, dilation (1 is dense), padding before and after, of each axis. ``bias``: its type.
     """
     source, weights, output = shapes
     stride, dilation, before, after = window
@@ -52,7 +49,7 @@ def convolution(
         DECONVOLUTION_DIRECT if transposed else CONVOLUTION_DIRECT,
         library.images(source),
         library.any_order(weights),
-        None if bias is None else library.like(bias, [output[1]]),
+        None if bias is None else library.on(bias).dense([output[1]]),
         result,
         dims(stride),
         dims([d - 1 for d in dilation]),
@@ -64,41 +61,40 @@ def convolution(
 
 
 def linear(
-    library: OneDnn, m: int, weight: Tensor, bias: Tensor | None, post_ops: Sequence[PostOp]
-) -> tuple[Primitive, Tensor]:
-    """[m, k] by weights [n, k], plus ``bias``; also the weights as the primitive takes them."""
-    n, k = weight.shape
+    library: OneDnn, m: int, k: int, n: int, bias: str | None, post_ops: Sequence[PostOp]
+) -> tuple[Primitive, bool]:
+    """[m, k] by weights, plus a bias of this type; also whether weights are [n, k], not [k, n]."""
     primitive = _matmul(library, m, k, n, bias, post_ops)
     if primitive.implementation.startswith("gemm"):
         # Without AVX-512 it packs weights in each run: up to 2.6 times the time.
         with suppress(Unsupported):
-            return _inner_product(library, m, k, n, bias, post_ops), weight
-    return primitive, weight.t()
+            return _inner_product(library, m, k, n, bias, post_ops), True
+    return primitive, False
 
 
 def _matmul(
-    library: OneDnn, m: int, k: int, n: int, bias: Tensor | None, post_ops: Sequence[PostOp]
+    library: OneDnn, m: int, k: int, n: int, bias: str | None, post_ops: Sequence[PostOp]
 ) -> Primitive:
-    """[m, k] by weights [k, n], plus ``bias``, which has n elements of any type."""
+    """[m, k] by weights [k, n], plus n numbers of the type ``bias``."""
     result = library.dense([m, n])
     handle = library.make(
         "matmul_primitive_desc_create",
         *(library.engine, library.dense([m, k]), library.any_order([k, n])),
-        *(None if bias is None else library.like(bias, [1, n]), result),
+        *(None if bias is None else library.on(bias).dense([1, n]), result),
         library.attributes(post_ops, result),
     )
     return Primitive(library, handle)
 
 
 def _inner_product(
-    library: OneDnn, m: int, k: int, n: int, bias: Tensor | None, post_ops: Sequence[PostOp]
+    library: OneDnn, m: int, k: int, n: int, bias: str | None, post_ops: Sequence[PostOp]
 ) -> Primitive:
     """The same by weights [n, k]."""
     result = library.dense([m, n])
     handle = library.make(
         "inner_product_forward_primitive_desc_create",
         *(library.engine, INFERENCE, library.dense([m, k]), library.any_order([n, k])),
-        *(None if bias is None else library.like(bias, [n]), result),
+        *(None if bias is None else library.on(bias).dense([n]), result),
         library.attributes(post_ops, result),
     )
     return Primitive(library, handle)
@@ -207,5 +203,5 @@ def slice_of_columns(library: OneDnn, rows: int, columns: int, width: int) -> Pr
     return library.copy(source, library.dense([rows, columns]))
 
 
-def cast(library: OneDnn, elements: int, source: torch.dtype) -> Primitive:
+def cast(library: OneDnn, elements: int, source: str) -> Primitive:
     return library.copy(library.on(source).dense([elements]), library.dense([elements]))

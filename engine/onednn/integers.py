@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from braid.engine.onednn.library import (
     AVERAGE_ALL,
     AVERAGE_VALID,
@@ -36,9 +34,9 @@ _BY_CHANNEL, _BY_GROUPED_CHANNEL, _BY_COLUMN = 0b1, 0b11, 0b10  # masks of axes 
 class Types:
     """Types of the source, of the result, and of what is added to it."""
 
-    source: torch.dtype
-    result: torch.dtype
-    summand: torch.dtype
+    source: str
+    result: str
+    summand: str
 
 
 def convolution(
@@ -62,8 +60,8 @@ def convolution(
         "convolution_forward_primitive_desc_create",
         *(library.engine, INFERENCE, CONVOLUTION_DIRECT),
         library.on(types.source).images(source),
-        library.on(torch.int8).any_order(weights),
-        library.on(torch.float32).dense([output[1]]),
+        library.on("INT8").any_order(weights),
+        library.on("FP32").dense([output[1]]),
         library.on(types.result).images(output),
         *(dims(stride), dims([d - 1 for d in dilation]), dims(padding), dims(padding)),
         library.attributes(post_ops, summand, {WEIGHTS: mask}, zeros),
@@ -78,8 +76,8 @@ def matmul(
     handle = library.make(
         "matmul_primitive_desc_create",
         *(library.engine, library.on(types.source).dense([m, k])),
-        library.on(torch.int8).any_order([k, n]),
-        library.on(torch.float32).dense([1, n]),
+        library.on("INT8").any_order([k, n]),
+        library.on("FP32").dense([1, n]),
         library.on(types.result).dense([m, n]),
         library.attributes(
             post_ops, library.on(types.summand).dense([m, n]), {WEIGHTS: _BY_COLUMN}
@@ -141,15 +139,15 @@ def with_number(
         "binary_primitive_desc_create",
         *(library.engine, BINARY_DIVIDE if divide else BINARY_ADD),
         library.on(types.source).dense([1, elements]),
-        *(library.on(torch.float32).dense([1, 1]), result),
+        *(library.on("FP32").dense([1, 1]), result),
         library.attributes(post_ops, result),
     )
     return Primitive(library, handle)
 
 
-def dequantise(library: OneDnn, source: torch.dtype, elements: int) -> Primitive:
+def dequantise(library: OneDnn, source: str, elements: int) -> Primitive:
     """FP32 numbers: scale times the difference of each element and a zero point."""
-    target = library.on(torch.float32).dense([elements])
+    target = library.on("FP32").dense([elements])
     handle = library.make(
         "reorder_primitive_desc_create",
         *(library.on(source).dense([elements]), library.engine, target, library.engine),

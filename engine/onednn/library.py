@@ -1,11 +1,12 @@
 """oneDNN through its C API: primitives made once per shape and executed with nothing in between.
 
-    Functions ──> OneDnn ──convolution, matmul, pooling, ...──> Primitive ──> Run
+    Functions ──> OneDnn ──convolution, matmul, pooling, ...──> Primitive ──> ComputationCall
 
 torch calls oneDNN too, but describes and looks up the primitive again at each call, which costs
 some 35 us of CPU time (docs/decisions/0008-onednn.md); that is more than many a kernel. Here all of
 it happens when a unit is bound: a call sets data pointers and executes.
 
+Data are arrays of numpy, or addresses; types have the names of the Open Inference Protocol.
 A primitive is made for a number of threads and must be executed by a thread whose OpenMP team has
 that size. Which library it is, functions.py says.
 """
@@ -23,12 +24,12 @@ from importlib.metadata import distribution
 from types import MappingProxyType
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from braid.engine.onednn.functions import PACKAGE, Functions, find_functions
 
-Run = Callable[..., Tensor | tuple[Tensor, ...]]
+Array = NDArray[Any]
 
 # Argument indices and enumerators of dnnl_types.h; stable within major version 3.
 SRC, SRC_1, DST, WEIGHTS, BIAS, MANY, POST_OP = 1, 2, 17, 33, 41, 1024, 32768
@@ -45,12 +46,16 @@ _IMPLEMENTATION, _ARGUMENT = 8, 255
 MAX_POOLING, AVERAGE_ALL, AVERAGE_VALID = 0x1FF, 0x2FF, 0x3FF
 NEAREST, LINEAR = 0x2FFF0, 0x2FFF1
 
-DTYPES = frozenset({torch.bfloat16, torch.float32})  # of data; primitives sum in fp32 always
+DTYPES = frozenset({"BF16", "FP32"})  # of data; primitives sum in fp32 always
 
-_TYPES = {
-    torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.int32: 4, torch.int8: 5,
-    torch.uint8: 6,
+_TYPES = {"FP16": 1, "BF16": 2, "FP32": 3, "INT32": 4, "INT8": 5, "UINT8": 6}
+_OF_ARRAYS = {
+    "float16": "FP16", "bfloat16": "BF16", "float32": "FP32", "int32": "INT32", "int8": "INT8",
+    "uint8": "UINT8",
 }  # fmt: skip
+"""Names of types of arrays; numpy has no BF16, ml_dtypes has."""
+
+ALIGNMENT = 64  # bytes of a cache line
 
 ADD = "add"
 
@@ -88,13 +93,20 @@ def dims(extents: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
     return _Dims(*extents)
 
 
+def aligned(size_bytes: int) -> Array:
+    """Bytes that begin at a cache line."""
+    memory = np.empty(size_bytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size_bytes]
+
+
 class OneDnn:
     """The library, with one engine for the CPU."""
 
     def __init__(self, functions: Functions) -> None:
         self._c = functions.by_name  # these release the interpreter lock
-        self.dtype = torch.float32
-        self._views: dict[torch.dtype, OneDnn] = {}
+        self.dtype = "FP32"
+        self._views: dict[str, OneDnn] = {}
         self._c.dnnl_primitive_desc_query_md.restype = _Pointer
         self._c.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
         self.execute = self._c.dnnl_primitive_execute
@@ -104,7 +116,7 @@ class OneDnn:
         self.set_handle.argtypes = [_Pointer, _Pointer]
         self.engine = self.make("engine_create", _CPU, ctypes.c_size_t(0))
 
-    def on(self, dtype: torch.dtype) -> OneDnn:
+    def on(self, dtype: str) -> OneDnn:
         """The library for primitives on data of this type; this one is for fp32."""
         if dtype == self.dtype:
             return self
@@ -149,12 +161,10 @@ class OneDnn:
         )
         return Primitive(self, handle)
 
-    def reorder(self, tensor: Tensor, target: _Pointer) -> Tensor:
-        """``tensor``, dense, in the layout and type of the descriptor ``target``; its bytes."""
-        primitive = self.copy(self.like(tensor, tensor.shape), target)
-        packed = torch.empty(self.size_bytes(target), dtype=torch.uint8)
-        primitive.launcher({SRC: tensor.contiguous(), DST: packed}, ())()
-        return packed
+    def reorder(self, array: Array, target: _Pointer, packed: Array) -> None:
+        """Write ``array`` to bytes, in the layout and type of the descriptor ``target``."""
+        primitive = self.copy(self.like(array), target)
+        primitive.launcher({SRC: np.ascontiguousarray(array), DST: packed}, ())()
 
     def same(self, left: _Pointer, right: _Pointer) -> bool:
         return bool(self._c.dnnl_memory_desc_equal(left, right))
@@ -187,8 +197,8 @@ class OneDnn:
         description = self.make(function, *arguments)
         return self.owned(description, "memory_desc", description)
 
-    def like(self, tensor: Tensor, shape: Sequence[int]) -> _Pointer:
-        return self.on(tensor.dtype).dense(shape)
+    def like(self, array: Array) -> _Pointer:
+        return self.on(_OF_ARRAYS[array.dtype.name]).dense(array.shape)
 
     def images(self, shape: Sequence[int]) -> _Pointer:
         """Layout of images [n, c, h, w] in channels_last."""
@@ -255,23 +265,23 @@ class Computation(ABC):
     @abstractmethod
     def layout(self, argument: int) -> _Pointer: ...
 
-    def scratch(self) -> Tensor:
+    def scratch(self) -> Array:
         """Scratch memory of an execution; empty if it needs none."""
-        return torch.empty(0, dtype=torch.uint8)
+        return np.empty(0, np.uint8)
 
     def refuse(self) -> None:
         """Raise ``InvalidRequest`` if the latest execution met a value that it could not use."""
         return
 
-    def launcher(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Callable[..., None]:
-        """A function that takes the tensors of ``moving``, in this order, and executes."""
+    def launcher(self, fixed: Mapping[int, Array], moving: Sequence[int]) -> Callable[..., None]:
+        """A function that takes the addresses of ``moving``, in this order, and executes."""
         call = ComputationCall(self, fixed, moving)
         _, handle, stream, count, arguments = call.words
         handles, set_handle, execute = call.moving, self.library.set_handle, self.execute
 
-        def launch(*tensors: Any, kept: ComputationCall = call) -> None:
-            for memory, tensor in zip(handles, tensors, strict=True):
-                set_handle(memory, tensor.data_ptr())
+        def launch(*addresses: int, kept: ComputationCall = call) -> None:
+            for memory, address in zip(handles, addresses, strict=True):
+                set_handle(memory, address)
             if status := execute(handle, stream, count, arguments):
                 if status == REFUSED:
                     self.refuse()
@@ -295,40 +305,53 @@ class Primitive(Computation):
         )
         self._stream = library.owned(self, "stream", library.stream())
         self.handles = (self._handle.value or 0, self._stream.value or 0)
-        self._scratch: Tensor | None = None
+        self._scratch: Array | None = None
 
     def layout(self, argument: int) -> _Pointer:
         return self.library.argument(self.description, argument)
 
-    def scratch(self) -> Tensor:
+    def scratch(self) -> Array:
         if self._scratch is None:
-            size = self.library.size_bytes(self.layout(SCRATCH))
-            self._scratch = torch.empty(size, dtype=torch.uint8)
+            self._scratch = aligned(self.library.size_bytes(self.layout(SCRATCH)))
         return self._scratch
+
+
+class NativeCall(Computation):
+    """A function of the part in C that is called as a primitive is; ``structure`` is its own."""
+
+    def __init__(self, library: OneDnn, execute: object, structure: Any) -> None:
+        structure.data_of = ctypes.cast(library.data_of, ctypes.c_void_p).value
+        self.library, self.execute = library, execute
+        self.structure = structure
+        self._any = library.dense([1])  # of each argument only the address is read
+        self.handles = ctypes.addressof(structure), 0
+
+    def layout(self, argument: int) -> ctypes.c_void_p:
+        return self._any
 
 
 class ComputationCall:
     """Calls of one computation share its scratch memory: they must not run at the same time."""
 
     def __init__(
-        self, computation: Computation, fixed: Mapping[int, Tensor], moving: Sequence[int]
+        self, computation: Computation, fixed: Mapping[int, Array], moving: Sequence[int]
     ) -> None:
         """``fixed``: argument -> data that stays where it is; ``moving``: arguments named later."""
         library, given = computation.library, dict(fixed)
-        if computation.scratch().numel():
+        if computation.scratch().size:
             given[SCRATCH] = computation.scratch()
         indices = [*given, *moving]
         layouts = [
             computation.layout(i)
             if not SCALES <= i < POST_OP
-            else library.like(given[i], given[i].shape)
+            else library.like(given[i])
             if i in given
-            else library.on(torch.int32 if i & ZERO_POINT else torch.float32).dense([1])
+            else library.on("INT32" if i & ZERO_POINT else "FP32").dense([1])
             for i in indices
         ]
         memories = [library.owned(self, "memory", library.memory(layout)) for layout in layouts]
-        for memory, tensor in zip(memories, given.values(), strict=False):
-            library.set_handle(memory, tensor.data_ptr())
+        for memory, array in zip(memories, given.values(), strict=False):
+            library.set_handle(memory, array.ctypes.data)
         self.computation, self._kept = computation, tuple(given.values())
         self._arguments = (_Argument * len(indices))(
             *[_Argument(*pair) for pair in zip(indices, memories, strict=True)]

@@ -21,8 +21,11 @@ from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.json_form import to_json
-from braid.engine.onednn.library import WEIGHTS, OneDnn, Primitive, Run, Unsupported
-from braid.engine.onednn.recipe import Recipe, run_from
+from braid.engine.onednn.library import WEIGHTS, OneDnn, Primitive, Unsupported
+from braid.engine.onednn.recipe import Buffer, Place, Recipe
+from braid.engine.ops.dtypes import array_of, torch_dtype
+
+Run = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Kernel:
         if threads not in self._runs:
             recipe = self.recipe_on(threads)
             assert recipe is not None, "a kernel runs, or has a recipe"
-            self._runs[threads] = run_from(recipe)
+            self._runs[threads] = _run_from(recipe)
         return self._runs[threads]
 
 
@@ -72,7 +75,9 @@ class PackedWeights:
         for reader, packed in layouts:
             if library.same(reader.layout(WEIGHTS), wanted):
                 return packed
-        packed = library.reorder(weight, wanted)
+        # By torch: numpy asks for huge pages, and then packing takes 1.7 times as long.
+        packed = torch.empty(library.size_bytes(wanted), dtype=torch.uint8)
+        library.reorder(array_of(weight.contiguous()), wanted, packed.numpy())
         layouts.append((primitive, packed))
         return packed
 
@@ -181,3 +186,74 @@ def kernel_signature(unit: Operator, graph: OpGraph) -> str:
         specs,
     ]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def empty_tensor(buffer: Buffer) -> Tensor:
+    return torch.empty(
+        buffer.shape, dtype=torch_dtype(buffer.dtype), memory_format=_order(images=buffer.images)
+    )
+
+
+def _order(*, images: bool) -> torch.memory_format:
+    return torch.channels_last if images else torch.contiguous_format
+
+
+def _run_from(recipe: Recipe) -> Run:
+    plain = len(recipe.actions) == len(recipe.results) == 1 and not recipe.temporaries
+    plain = plain and not any(place.offset_bytes for place in recipe.actions[0].places.values())
+    return _run_plain(recipe) if plain else _run_any(recipe)
+
+
+def _run_plain(recipe: Recipe) -> Run:
+    (action,), (result,) = recipe.actions, recipe.results
+    launch = action.computation.launcher(action.fixed, tuple(action.places))
+    formats = [_order(images=images) for _, images in recipe.operands]
+    positions = [position for position, _ in recipe.operands]
+    shape, layout, seen_as = result.shape, _order(images=result.images), result.seen_as
+    dtype, empty = torch_dtype(result.dtype), torch.empty
+
+    def one(x: Tensor, *_: Tensor | None) -> Tensor:
+        if not x.is_contiguous(memory_format=layout):
+            x = x.contiguous(memory_format=layout)
+        out = empty(shape, dtype=dtype, memory_format=layout)
+        launch(x.data_ptr(), out.data_ptr())
+        return out
+
+    def several(*inputs: Tensor) -> Tensor:
+        operands = [
+            inputs[position].contiguous(memory_format=wanted)
+            for position, wanted in zip(positions, formats, strict=True)
+        ]
+        out = empty(shape, dtype=dtype, memory_format=layout)
+        launch(*[operand.data_ptr() for operand in operands], out.data_ptr())
+        return out.reshape(seen_as) if seen_as is not None else out
+
+    return one if positions == [0] and formats == [layout] and seen_as is None else several
+
+
+def _run_any(recipe: Recipe) -> Run:
+    launches: list[tuple[Callable[..., None], tuple[Place, ...]]] = [
+        (
+            action.computation.launcher(action.fixed, tuple(action.places)),
+            tuple(action.places.values()),
+        )
+        for action in recipe.actions
+    ]
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        data = {
+            "operand": [
+                inputs[position].contiguous(memory_format=_order(images=images))
+                for position, images in recipe.operands
+            ],
+            "result": [empty_tensor(buffer) for buffer in recipe.results],
+            "temporary": [empty_tensor(buffer) for buffer in recipe.temporaries],
+        }
+        for launch, places in launches:
+            launch(*[data[p.kind][p.index].data_ptr() + p.offset_bytes for p in places])
+        return tuple(
+            tensor.reshape(buffer.seen_as) if buffer.seen_as is not None else tensor
+            for tensor, buffer in zip(data["result"], recipe.results, strict=True)
+        )
+
+    return run

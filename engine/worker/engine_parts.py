@@ -19,10 +19,9 @@ from braid.core.program import ProgramKey
 from braid.core.runtimes import RUNTIMES
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.device import Backend
-from braid.engine.onednn.library import Run
 from braid.engine.ops.dtypes import empty_of
 from braid.engine.program.engines import Whole
-from braid.engine.program.kernel import Kernel
+from braid.engine.program.kernel import Kernel, Run
 from braid.engine.program.model_file import opened_file
 from braid.engine.program.program import BoundUnit, Program
 from braid.engine.timing.comparison import errors

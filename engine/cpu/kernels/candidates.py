@@ -16,6 +16,7 @@ from torch import Tensor
 from braid.core.attributes import image_window
 from braid.core.graph import Operator, OpGraph
 from braid.core.schedule import USUAL_KERNELS
+from braid.core.tensor import DTYPE_BYTES
 from braid.engine.cpu.kernels.elementwise_units import image_values
 from braid.engine.cpu.kernels.epilogues import post_ops
 from braid.engine.cpu.kernels.integers.binding import KINDS as ON_INTEGERS
@@ -26,7 +27,6 @@ from braid.engine.cpu.kernels.winograd import bind_winograd
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import DST, SRC, OneDnn, find_onednn
 from braid.engine.onednn.recipe import Action, Place, Recipe
-from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import bound
 from braid.engine.program.kernel import (
     REGISTRY,
@@ -112,11 +112,10 @@ def bind_on_cpu(
     return bind(graph, constants, Binding(CPU_KERNELS, threads, packed, choices), pause)
 
 
-def _data_type(unit: Operator, graph: OpGraph) -> torch.dtype:
-    results = {torch_dtype(graph.spec(name).dtype) for name in unit.outputs}
-    (dtype, *others) = results
-    on_bytes = dtype in (torch.uint8, torch.int8) and unit.kind in _ON_BYTES
-    return dtype if not others and (dtype == torch.bfloat16 or on_bytes) else torch.float32
+def _data_type(unit: Operator, graph: OpGraph) -> str:
+    dtype, *others = {graph.spec(name).dtype for name in unit.outputs}
+    on_bytes = dtype in ("UINT8", "INT8") and unit.kind in _ON_BYTES
+    return dtype if not others and (dtype == "BF16" or on_bytes) else "FP32"
 
 
 def _through_torch(
@@ -198,7 +197,7 @@ def _with_copies(library: OneDnn, recipe: Recipe, merged: MergedUnit) -> Recipe:
             copy = floats.slice_of_columns(
                 library, math.prod(shape[:-1]), shape[-1], result.shape[-1]
             )
-        source = Place("temporary", whole, result.dtype.itemsize * start)
+        source = Place("temporary", whole, DTYPE_BYTES[result.dtype] * start)
         actions.append(Action(copy, {}, {SRC: source, DST: Place("result", number)}))
         start += shape[merged.axis]
     results = tuple(replace(result, shape=shape) for shape in merged.parts)

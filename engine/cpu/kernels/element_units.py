@@ -19,12 +19,13 @@ from torch import Tensor
 
 from braid.core.attributes import whole, wholes
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.native_units import VARIANT, NativeCall, words
+from braid.core.tensor import DTYPE_BYTES
+from braid.engine.cpu.kernels.native_units import VARIANT, words
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import DST, MANY, SRC, OneDnn
+from braid.engine.onednn.library import DST, MANY, SRC, NativeCall, OneDnn
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.dtypes import DTYPE_NAMES, torch_dtype
 from braid.engine.ops.families.shape import normal_axis
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.ops.value_ranges import ValueRange, along_axis, index_tuples
@@ -33,23 +34,16 @@ from braid.engine.program.kernel import Kernel
 _MOST_AXES, _MOST_OPERANDS = 6, 3
 _INDICES = 2  # argument of a gather beside SRC
 
-_TYPES = {
-    torch.bool: 0,
-    torch.uint8: 1,
-    torch.int8: 2,
-    torch.int32: 3,
-    torch.int64: 4,
-    torch.float32: 5,
-}
+_TYPES = {"BOOL": 0, "UINT8": 1, "INT8": 2, "INT32": 3, "INT64": 4, "FP32": 5}
 _OTHER = 6  # of elements that are only moved
 
 _WIDTHS = (1, 2, 4, 8)
 _MOST_KEPT = 64  # largest elements: each takes a step to find; torch sorts for more
 
-_TRUTH, _WHOLE = frozenset({torch.bool}), frozenset({torch.int32, torch.int64})
-_ORDERED, _COMPARED = _WHOLE | {torch.float32}, frozenset(_TYPES)
+_TRUTH, _WHOLE = frozenset({"BOOL"}), frozenset({"INT32", "INT64"})
+_ORDERED, _COMPARED = _WHOLE | {"FP32"}, frozenset(_TYPES)
 _COPY, _NOT, _AND, _OR, _XOR, _WHERE = range(6)
-OPERATIONS: Mapping[str, tuple[int, frozenset[torch.dtype], bool]] = {
+OPERATIONS: Mapping[str, tuple[int, frozenset[str], bool]] = {
     "aten.logical_not": (_NOT, _COMPARED, False),
     "aten.logical_and": (_AND, _COMPARED, False),
     "aten.logical_or": (_OR, _COMPARED, False),
@@ -62,7 +56,7 @@ OPERATIONS: Mapping[str, tuple[int, frozenset[torch.dtype], bool]] = {
     "aten.add": (10, _ORDERED, False),
     "aten.sub": (11, _ORDERED, False),
     "aten.mul": (12, _ORDERED, False),
-    "aten.div": (13, frozenset({torch.float32}), False),
+    "aten.div": (13, frozenset({"FP32"}), False),
     "aten.maximum": (14, _ORDERED, False),
     "aten.minimum": (15, _ORDERED, False),
 }
@@ -119,7 +113,7 @@ class _Reduction(ctypes.Structure):
     )
 
 
-Layout = tuple[torch.dtype, int, Sequence[int]]
+Layout = tuple[str, int, Sequence[int]]
 """Type of an operand, offset of its first element, and strides along the result's axes."""
 
 
@@ -128,15 +122,16 @@ def bind_elements(unit: Operator, binding: UnitBinding) -> Kernel | None:
     native, binder = find_native(), _BINDERS.get(unit.kind)
     if native is None or binder is None or unit.host:
         return None
-    if EPILOGUE in unit.attributes and type_of(unit.outputs[0], binding) != torch.float32:
+    if EPILOGUE in unit.attributes and type_of(unit.outputs[0], binding) != "FP32":
         return None
     if any(0 in binding.shape(name) for name in (*unit.inputs, *unit.outputs)):
         return None
     return binder(unit, binding, native)
 
 
-def type_of(value: str, binding: UnitBinding) -> torch.dtype:
-    return torch_dtype(binding.graph.spec(value).dtype)
+def type_of(value: str, binding: UnitBinding) -> str:
+    """Name of the type of a value's elements, as in its ``TensorType``."""
+    return binding.graph.spec(value).dtype
 
 
 def _elementwise(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
@@ -147,11 +142,11 @@ def _elementwise(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> K
         code = _COPY
         if types[0] not in _TYPES or target not in _TYPES:
             return None
-        if types[0] == torch.float32 and target not in (torch.float32, torch.bool):
+        if types[0] == "FP32" and target not in ("FP32", "BOOL"):
             return None  # beyond the target's range each processor has answers of its own
     elif unit.kind == "aten.where":
         code = _WHERE
-        if types[0] not in _TRUTH or {*types[1:]} != {target} or target.itemsize not in _WIDTHS:
+        if types[0] not in _TRUTH or {*types[1:]} != {target} or DTYPE_BYTES[target] not in _WIDTHS:
             return None
     else:
         code, allowed, is_turned = OPERATIONS[unit.kind]
@@ -190,8 +185,8 @@ def copy_of(
 
     ``target``: strides of the copy, if it were dense; ``step``: distance of its elements.
     """
-    native, dtype = find_native(), view.dtype
-    if native is None or dtype.itemsize not in _WIDTHS:
+    native, dtype = find_native(), DTYPE_NAMES[view.dtype]
+    if native is None or DTYPE_BYTES[dtype] not in _WIDTHS:
         return None
     layouts = [(dtype, int(view.storage_offset()), view.stride())]
     return _maker(native, library, layouts, (_COPY, dtype, tuple(view.shape), target), step)
@@ -201,7 +196,7 @@ def _maker(
     native: ctypes.CDLL,
     library: OneDnn,
     layouts: Sequence[Layout],
-    how: tuple[int, torch.dtype, tuple[int, ...], Sequence[int]],
+    how: tuple[int, str, tuple[int, ...], Sequence[int]],
     step: int = 1,
 ) -> Callable[[int], NativeCall] | None:
     """``how``: operation, type, shape and strides of the result; None for too many axes."""
@@ -211,7 +206,7 @@ def _maker(
         return None
     operands = [
         _Operand(
-            *(_TYPES.get(dtype, _OTHER), dtype.itemsize, offset),
+            *(_TYPES.get(dtype, _OTHER), DTYPE_BYTES[dtype], offset),
             (ctypes.c_int64 * _MOST_AXES)(*[strides[number] for _, strides in axes]),
         )
         for number, (dtype, offset, _) in enumerate(layouts)
@@ -222,7 +217,7 @@ def _maker(
         structure = _Elements(
             *(None, code, len(axes), extents, len(operands)),
             (_Operand * _MOST_OPERANDS)(*operands),
-            *(_TYPES.get(result, _OTHER), result.itemsize, step, threads),
+            *(_TYPES.get(result, _OTHER), DTYPE_BYTES[result], step, threads),
         )
         return NativeCall(library, native.braid_elements, structure)
 
@@ -285,32 +280,33 @@ def _gather(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel
     shape, places = (binding.shape(name) for name in unit.inputs)
     (data, indices), (result,) = unit.inputs, unit.outputs
     dtype, index_type = type_of(data, binding), type_of(indices, binding)
-    if index_type not in _WHOLE or not shape or dtype.itemsize not in _WIDTHS:
+    size = DTYPE_BYTES[dtype]
+    if index_type not in _WHOLE or not shape or size not in _WIDTHS:
         return None
     if not all(binding.lies_dense(name) for name in (indices, result)):
         return None
     wraps = bool(unit.attributes.get("wrap", True))
     axis = normal_axis(whole(unit.attributes.get("axis", 0)), len(shape))
-    extents, inner, width = [shape[axis]], 1, math.prod(shape[axis + 1 :]) * dtype.itemsize
+    extents, inner, width = [shape[axis]], 1, math.prod(shape[axis + 1 :]) * size
     count, is_each = math.prod(places), unit.kind == "braid.gather_elements"
     (values,) = along_axis((shape, places), {"axis": axis, "wrap": wraps})
     ranges = [values]
     if is_each:
         if (*places[:axis], *places[axis + 1 :]) != (*shape[:axis], *shape[axis + 1 :]):
             return None
-        inner, width, count = math.prod(shape[axis + 1 :]), dtype.itemsize, places[axis]
+        inner, width, count = math.prod(shape[axis + 1 :]), size, places[axis]
     elif unit.kind == "braid.gather_nd":
         extents = [*shape[: places[-1]]]
         if unit.attributes.get("batch_dims") or not 1 <= len(extents) <= _MOST_AXES:
             return None
-        width, count = math.prod(shape[len(extents) :]) * dtype.itemsize, count // len(extents)
+        width, count = math.prod(shape[len(extents) :]) * size, count // len(extents)
         ranges = [*index_tuples((shape, places), {})]
     of = (ctypes.c_int64 * _MOST_AXES)(*extents)
 
     def make(threads: int) -> Recipe:
         structure = _Gather(
             *(None, math.prod(shape[:axis]), len(extents), of, inner, width, count, is_each),
-            *(index_type.itemsize, wraps, threads, 0, 0),
+            *(DTYPE_BYTES[index_type], wraps, threads, 0, 0),
         )
         call = _GatherCall(binding.library, native.braid_gather, structure)
         call.unit, call.values = unit, ranges
@@ -321,14 +317,15 @@ def _gather(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel
 
     copy = None
     if _is_images(data, binding):
-        x = torch.empty_strided(shape, binding.strides(data), dtype=dtype, device="meta")
+        of_type = torch_dtype(dtype)
+        x = torch.empty_strided(shape, binding.strides(data), dtype=of_type, device="meta")
         copy = copy_of(x, x.contiguous().stride(), binding.library)
         if copy is None:
             return None
     return Kernel(VARIANT, recipe=make)
 
 
-def _behind(copy: NativeCall, recipe: Recipe, shape: Sequence[int], dtype: torch.dtype) -> Recipe:
+def _behind(copy: NativeCall, recipe: Recipe, shape: Sequence[int], dtype: str) -> Recipe:
     """A recipe of one action on a copy of its first operand; ``shape`` and ``dtype`` are its."""
     between, (action,) = Place("temporary", 0), recipe.actions
     before = Action(copy, {}, {MANY: Place("operand", 0), DST: between})
@@ -392,7 +389,7 @@ def _reduction(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Ker
     """One number of those along axes that lie one after the other, or of a copy where they do."""
     (data,), (result,) = unit.inputs, unit.outputs
     shape, rank = binding.shape(data), len(binding.shape(result))
-    if binding.library.dtype != torch.float32 or not all(map(binding.is_plain, (data, result))):
+    if binding.library.dtype != "FP32" or not all(map(binding.is_plain, (data, result))):
         return None
     given = wholes(unit.attributes.get("dims") or [*range(len(shape))])
     if not shape or (not unit.attributes.get("dims") and unit.attributes.get("noop")):
@@ -424,7 +421,7 @@ def _reduction(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Ker
     def make(threads: int) -> Recipe:
         structure = _Reduction(None, code, *extents, threads)
         recipe = _on_one(NativeCall(binding.library, native.braid_reduce, structure), binding, unit)
-        return recipe if copy is None else _behind(copy(threads), recipe, shape, torch.float32)
+        return recipe if copy is None else _behind(copy(threads), recipe, shape, "FP32")
 
     return Kernel(VARIANT, recipe=make, needs_finite=code > 2)
 

@@ -39,7 +39,6 @@ from braid.engine.onednn.library import (
     PostOp,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.attention import ATTENTION, ROTATE
 from braid.engine.ops.families.quantised_unit import DEQUANTISE, IDENTITY, QUANTISE
 from braid.engine.ops.kinds import EPILOGUE, OPS, WEIGHTED_SUM
@@ -197,7 +196,7 @@ def passes(
 
 
 def cast(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    source = torch_dtype(binding.graph.spec(unit.inputs[0]).dtype)
+    source = binding.graph.spec(unit.inputs[0]).dtype
     shape = binding.shape(unit.outputs[0])
     if steps or source not in DTYPES or source == binding.library.dtype:
         return None

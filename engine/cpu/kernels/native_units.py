@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.unit_binding import UnitBinding
+from braid.engine.cpu.kernels.unit_binding import UnitBinding, arrays
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import (
     BIAS,
@@ -22,8 +22,7 @@ from braid.engine.onednn.library import (
     SCRATCH,
     SRC,
     WEIGHTS,
-    Computation,
-    OneDnn,
+    NativeCall,
     PostOp,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
@@ -108,23 +107,9 @@ class _Rotation(ctypes.Structure):
     )
 
 
-class NativeCall(Computation):
-    """A function of the part in C that is called as a primitive is; ``structure`` is its own."""
-
-    def __init__(self, library: OneDnn, execute: object, structure: ctypes.Structure) -> None:
-        structure.data_of = ctypes.cast(library.data_of, ctypes.c_void_p).value
-        self.library, self.execute = library, execute
-        self.structure = structure
-        self._any = library.dense([1])  # of each argument only the address is read
-        self.handles = ctypes.addressof(structure), 0
-
-    def layout(self, argument: int) -> ctypes.c_void_p:
-        return self._any
-
-
 def bind_natively(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     native, activation = find_native(), _ACTIVATIONS.get(tuple(steps))
-    if native is None or activation is None or binding.library.dtype != torch.float32:
+    if native is None or activation is None or binding.library.dtype != "FP32":
         return None
     return NATIVE_KINDS[unit.kind](unit, binding, native, activation)
 
@@ -290,7 +275,7 @@ def _recipe(
     images = not binding.lies_dense(result)
     operands = tuple((position, images) for position in range(len(arguments)))
     return Recipe(
-        (Action(call, fixed or {}, places),),
+        (Action(call, arrays(fixed or {}), places),),
         operands,
         (binding.buffer(binding.shape(result), images=images),),
         (Buffer((scratch,), images=False),) if scratch else (),

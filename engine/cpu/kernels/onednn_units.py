@@ -19,6 +19,7 @@ from torch import Tensor
 
 from braid.core.attributes import image_window, wholes
 from braid.core.graph import Operator
+from braid.core.tensor import DTYPE_BYTES
 from braid.engine.cpu.kernels.element_units import bind_elements, copy_of, type_of
 from braid.engine.cpu.kernels.elementwise_units import (
     COMBINING,
@@ -31,7 +32,7 @@ from braid.engine.cpu.kernels.elementwise_units import (
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_ops
 from braid.engine.cpu.kernels.native_units import NATIVE_KINDS, bind_natively
 from braid.engine.cpu.kernels.recurrent_units import recurrent
-from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, arrays, single
 from braid.engine.cpu.kernels.view_units import VIEW_KINDS, batch_norm, resized, viewed
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import (
@@ -51,6 +52,7 @@ from braid.engine.onednn.library import (
     Unsupported,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.ops.dtypes import DTYPE_NAMES, torch_dtype
 from braid.engine.ops.families.linear import same_padding
 from braid.engine.ops.kinds import WEIGHTED_SUM
 from braid.engine.program.kernel import Kernel
@@ -140,13 +142,14 @@ def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> K
             return None
     shapes = binding.shape(data), tuple(grouped.shape), result
     fused, arguments = with_residual(unit, steps)
+    of_bias = None if bias is None else DTYPE_NAMES[bias.dtype]
 
     def make(threads: int) -> Recipe:
         library = binding.library
         with library.threads(threads):
             window = stride, dilation, padding[:2], after
             primitive = floats.convolution(
-                library, shapes, bias, window, fused, transposed=transposed
+                library, shapes, of_bias, window, fused, transposed=transposed
             )
             name = f"{weight_name}^T" if transposed else weight_name
             packed = binding.packed.for_primitive(library, primitive, name, grouped)
@@ -167,14 +170,15 @@ def _linear(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel
         return None
     weight, bias = operands
     *leading, n = binding.shape(unit.outputs[0])
-    m = math.prod(leading)
+    m, k = math.prod(leading), weight.shape[1]
     fused, arguments = with_residual(unit, steps)
+    of_bias = None if bias is None else DTYPE_NAMES[bias.dtype]
 
     def make(threads: int) -> Recipe:
         library = binding.library
         with library.threads(threads):
-            primitive, by = floats.linear(library, m, weight, bias, fused)
-            name = weight_name if by is weight else f"{weight_name}^T"
+            primitive, as_is = floats.linear(library, m, k, n, of_bias, fused)
+            name, by = (weight_name, weight) if as_is else (f"{weight_name}^T", weight.t())
             packed = binding.packed.for_primitive(library, primitive, name, by)
         result = binding.buffer((*leading, n), images=False)
         return single(primitive, weights_and_bias(packed, bias), arguments, result)
@@ -265,10 +269,11 @@ def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) ->
     images, library = not binding.lies_dense(result), binding.library
     words: tuple[int, ...] = ()
     if dtype != library.dtype:
-        if images or dtype.itemsize not in (1, 4, 8):
+        size = DTYPE_BYTES[dtype]
+        if images or size not in (1, 4, 8):
             return None
-        words = (dtype.itemsize // 4,) if dtype.itemsize > 1 else ()
-        library = library.on(torch.float32 if words else torch.uint8)
+        words = (size // 4,) if size > 1 else ()
+        library = library.on("FP32" if words else "UINT8")
 
     def describe() -> Primitive:
         layout = library.images if images else library.dense
@@ -283,7 +288,8 @@ def _alternating(unit: Operator, binding: UnitBinding) -> Kernel | None:
     """Elements of each operand in turn, where oneDNN would copy them one by one."""
     (result,), (first, *_) = unit.outputs, unit.inputs
     dtype, count = type_of(result, binding), len(unit.inputs)
-    part = torch.empty(math.prod(binding.shape(first)), dtype=dtype, device="meta")
+    of_type, size = torch_dtype(dtype), DTYPE_BYTES[dtype]
+    part = torch.empty(math.prod(binding.shape(first)), dtype=of_type, device="meta")
     copy = copy_of(part, (1,), binding.library, count)
     if copy is None or not all(map(binding.lies_dense, (*unit.inputs, result))):
         return None
@@ -293,7 +299,7 @@ def _alternating(unit: Operator, binding: UnitBinding) -> Kernel | None:
             Action(
                 copy(threads),
                 {},
-                {MANY: Place("operand", at), DST: Place("result", 0, at * dtype.itemsize)},
+                {MANY: Place("operand", at), DST: Place("result", 0, at * size)},
             )
             for at in range(count)
         ]
@@ -321,6 +327,7 @@ def _pad(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | 
     images, library = not binding.lies_dense(result), binding.library
     layout = library.images if images else library.dense
     order = torch.channels_last if images else torch.contiguous_format
+    of_type = torch_dtype(library.dtype)
 
     def make(threads: int) -> Recipe:
         shape = [*binding.shape(data)]
@@ -333,7 +340,7 @@ def _pad(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | 
             parts = [[*shape[:axis], count, *shape[axis % len(shape) + 1 :]] for count in extents]
             shape[axis] = sum(extents)
             fixed = {
-                MANY + place: torch.full(part, float(number), dtype=library.dtype).contiguous(
+                MANY + place: torch.full(part, float(number), dtype=of_type).contiguous(
                     memory_format=order
                 )
                 for place, part in enumerate(parts)
@@ -343,7 +350,7 @@ def _pad(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | 
                 layouts = [layout(part) for part in parts]
                 primitive = floats.concat(library, layouts, layout(shape), axis % len(shape))
             made = Place("temporary", len(buffers))
-            actions.append(Action(primitive, fixed, {data_at: source, DST: made}))
+            actions.append(Action(primitive, arrays(fixed), {data_at: source, DST: made}))
             buffers.append(binding.buffer(tuple(shape), images=images))
             source = made
         last = replace(actions[-1], places={**actions[-1].places, DST: Place("result", 0)})

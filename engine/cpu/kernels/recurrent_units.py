@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.native_units import VARIANT, NativeCall, words
-from braid.engine.cpu.kernels.unit_binding import UnitBinding
+from braid.engine.cpu.kernels.native_units import VARIANT, words
+from braid.engine.cpu.kernels.unit_binding import UnitBinding, arrays
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import (
@@ -26,6 +26,7 @@ from braid.engine.onednn.library import (
     SCRATCH,
     SRC,
     WEIGHTS,
+    NativeCall,
     PostOp,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
@@ -56,7 +57,7 @@ def recurrent(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
     starts, names = rest[:count], rest[2:]
     if native is None or how.layer not in _LAYERS or steps:
         return None
-    if binding.library.dtype != torch.float32 or not all(map(binding.is_plain, unit.outputs)):
+    if binding.library.dtype != "FP32" or not all(map(binding.is_plain, unit.outputs)):
         return None
     if any(name and not binding.is_plain(name) for name in starts):
         return None
@@ -82,8 +83,11 @@ def recurrent(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
                 (VARIANT, "biases", name), partial(_biases, by_direction, how.layer)
             )
         with library.threads(threads):
-            primitive, by = floats.linear(library, steps_ * rows, whole, bias, [])
-            packed = binding.packed.for_primitive(library, primitive, f"{name}@{by is whole}", by)
+            of_bias = None if bias is None else "FP32"
+            (n, k), m = whole.shape, steps_ * rows
+            primitive, as_is = floats.linear(library, m, k, n, of_bias, [])
+            by = whole if as_is else whole.t()
+            packed = binding.packed.for_primitive(library, primitive, f"{name}@{as_is}", by)
         parts = min(rows, max(1, threads // directions))
         of_part = math.ceil(rows / parts) * (2 * hidden + columns)
         structure = _Recurrent(
@@ -100,7 +104,7 @@ def recurrent(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
             fixed[BIAS] = binding.packed.once((VARIANT, "late", name), partial(torch.stack, late))
         product = Action(
             primitive,
-            {WEIGHTS: packed, **({} if bias is None else {BIAS: bias})},
+            arrays({WEIGHTS: packed, **({} if bias is None else {BIAS: bias})}),
             {SRC: Place("operand", 0), DST: Place("temporary", 0)},
         )
         places = {SRC: Place("temporary", 0), SCRATCH: Place("temporary", 1)}
@@ -116,7 +120,7 @@ def recurrent(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
                 operands.append((position, False))
         layer_call = NativeCall(library, native.braid_recurrent, structure)
         return Recipe(
-            (product, Action(layer_call, fixed, places)),
+            (product, Action(layer_call, arrays(fixed), places)),
             tuple(operands),
             tuple(binding.buffer(binding.shape(value), images=False) for value in unit.outputs),
             (

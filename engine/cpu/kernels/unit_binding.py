@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import OpGraph
-from braid.engine.onednn.library import DST, DTYPES, OneDnn, Primitive
+from braid.engine.onednn.library import DST, DTYPES, Array, OneDnn, Primitive
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.dtypes import DTYPE_NAMES, array_of
 from braid.engine.program.kernel import Kernel, PackedWeights
 
 VARIANT = "onednn"
@@ -35,7 +35,7 @@ class UnitBinding:
         """Whether a value is of the unit's type, of this rank, and not empty."""
         spec = self.graph.spec(value)
         return (
-            torch_dtype(spec.dtype) == self.library.dtype
+            spec.dtype == self.library.dtype
             and (rank is None or len(spec.shape) == rank)
             and 0 not in spec.shape
         )
@@ -50,7 +50,7 @@ class UnitBinding:
 
     def constant(self, value: str) -> Tensor | None:
         tensor = self.constants.get(value)
-        return tensor if tensor is not None and tensor.dtype in DTYPES else None
+        return None if tensor is None or DTYPE_NAMES.get(tensor.dtype) not in DTYPES else tensor
 
     def buffer(
         self, shape: tuple[int, ...], *, images: bool, seen_as: tuple[int, ...] | None = None
@@ -87,6 +87,11 @@ def single(
         argument: Place("operand", number, offset_bytes)
         for number, argument in enumerate(arguments)
     }
-    action = Action(primitive, fixed, {**places, DST: Place("result", 0)})
+    action = Action(primitive, arrays(fixed), {**places, DST: Place("result", 0)})
     operands = tuple((position, result.images) for position in arguments.values())
     return Recipe((action,), operands, (result,))
+
+
+def arrays(fixed: Mapping[int, Tensor]) -> dict[int, Array]:
+    """Constants as an action takes them, in the memory of the tensors."""
+    return {argument: array_of(tensor) for argument, tensor in fixed.items()}

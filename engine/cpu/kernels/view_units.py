@@ -19,6 +19,7 @@ from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import BIAS, DST, LINEAR, MANY, NEAREST, SRC, WEIGHTS, PostOp
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.ops.dtypes import DTYPE_NAMES, torch_dtype
 from braid.engine.ops.families.resize import ResizeOptions, usual_sampling
 from braid.engine.ops.kinds import EPILOGUE, bound, call
 from braid.engine.passes.attention import RESHAPES, shares
@@ -39,7 +40,8 @@ def viewed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
     shapes = [binding.shape(name) for name in (source, *unit.outputs)]
     if any(0 in shape for shape in shapes) or type_of(source, binding) != dtype:
         return None
-    x = torch.empty_strided(shapes[0], binding.strides(source), dtype=dtype, device="meta")
+    of_type = torch_dtype(dtype)
+    x = torch.empty_strided(shapes[0], binding.strides(source), dtype=of_type, device="meta")
     results = call(unit, [x])[: len(unit.outputs)]
     operands = ((0, not binding.lies_dense(source)),)
     buffers = tuple(
@@ -54,7 +56,7 @@ def viewed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
     copies_input = unit.kind not in RESHAPES or x.nbytes <= _COPIED_BYTES
     of_callers = {*(binding.graph.inputs if copies_input else ()), *binding.graph.outputs.values()}
     if is_view and of_callers.isdisjoint((source, *unit.outputs)):
-        offsets = tuple(dtype.itemsize * int(y.storage_offset()) for y in results)
+        offsets = tuple(x.itemsize * int(y.storage_offset()) for y in results)
         recipe = Recipe((), operands, buffers, views=offsets)
         return Kernel(VARIANT, bound(unit), lambda _: recipe)
     copies = [
@@ -91,7 +93,7 @@ def _copy(
         source = Place("operand", 0, y.dtype.itemsize * offset)
         return Action(library.copy(*layouts), {}, {SRC: source, DST: Place("result", number)})
 
-    if y.dtype == library.dtype and _is_taken_by_onednn(y):
+    if DTYPE_NAMES[y.dtype] == library.dtype and _is_taken_by_onednn(y):
         return by_onednn
     copy = copy_of(y, strides, library)
     if copy is None:
@@ -119,7 +121,7 @@ def _lies_as(tensor: Tensor, strides: Sequence[int]) -> bool:
 def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     """A 1x1 convolution by channel, in FP32 only: narrower data would round the statistics, too."""
     data, *names = unit.inputs
-    if len(names) != 4 or binding.library.dtype != torch.float32:
+    if len(names) != 4 or binding.library.dtype != "FP32":
         return None
     scale, shift, mean, variance = (binding.constant(name) for name in names)
     if scale is None or shift is None or mean is None or variance is None:
@@ -134,7 +136,8 @@ def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Ker
     def make(threads: int) -> Recipe:
         with binding.library.threads(threads):
             shapes, window = (result, tuple(weight.shape), result), ([1, 1], [1, 1], [0, 0], [0, 0])
-            primitive = floats.convolution(binding.library, shapes, bias, window, steps)
+            of_bias = DTYPE_NAMES[bias.dtype]
+            primitive = floats.convolution(binding.library, shapes, of_bias, window, steps)
             name = "/".join(names)
             packed = binding.packed.for_primitive(binding.library, primitive, name, weight)
         return single(primitive, {WEIGHTS: packed, BIAS: bias}, {SRC: 0}, result_buffer)

@@ -20,11 +20,10 @@ from torch import Tensor
 from braid.core.attributes import image_window
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.epilogues import post_ops
-from braid.engine.cpu.kernels.native_units import NativeCall
 from braid.engine.cpu.kernels.onednn_units import constants_of, weights_and_bias, with_residual
-from braid.engine.cpu.kernels.unit_binding import UnitBinding
+from braid.engine.cpu.kernels.unit_binding import UnitBinding, arrays
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import DST, SCRATCH, OneDnn, PostOp
+from braid.engine.onednn.library import DST, SCRATCH, NativeCall, OneDnn, PostOp
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.program.kernel import Kernel
 
@@ -121,7 +120,8 @@ def bind_winograd(unit: Operator, binding: UnitBinding) -> Kernel | None:
     weight, bias = operands
     stride, padding, dilation, groups = image_window(unit)
     fits = (
-        binding.library.dtype == weight.dtype == torch.float32
+        binding.library.dtype == "FP32"
+        and weight.dtype == torch.float32
         and tuple(weight.shape[2:]) == (3, 3)
         and {*stride, *dilation, groups} == {1}
         and not unit.attributes.get("transposed")
@@ -144,7 +144,7 @@ def bind_winograd(unit: Operator, binding: UnitBinding) -> Kernel | None:
         places = {argument: Place("operand", at) for at, argument in enumerate(arguments)}
         places |= {DST: Place("result", 0), SCRATCH: Place("temporary", 0)}
         return Recipe(
-            (Action(computation, weights_and_bias(packed, bias), places),),
+            (Action(computation, arrays(weights_and_bias(packed, bias)), places),),
             tuple((position, True) for position in arguments.values()),
             (binding.buffer(output, images=True),),
             (Buffer((computation.scratch_elements,), images=False),),

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from braid.engine.onednn.library import Run
+from braid.engine.program.kernel import Run
 
 ORIGIN = 0  # stream on which captures begin and end and graphs replay
 

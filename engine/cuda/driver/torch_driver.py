@@ -25,7 +25,7 @@ from braid.engine.cuda.driver.interface import (
     Stream,
 )
 from braid.engine.cuda.driver.torch_capture import Captures
-from braid.engine.onednn.library import Run
+from braid.engine.program.kernel import Run
 
 
 class TorchDriver:

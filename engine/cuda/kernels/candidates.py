@@ -32,7 +32,6 @@ from braid.engine.cuda.kernels.inductor import (
     is_worth_compiling,
 )
 from braid.engine.cuda.kernels.library_units import FORMATS, CudaSite, convolutions, linears
-from braid.engine.onednn.library import Run
 from braid.engine.ops.kinds import bound
 from braid.engine.ops.whole import KIND as ON_HOST
 from braid.engine.program.kernel import (
@@ -40,6 +39,7 @@ from braid.engine.program.kernel import (
     Kernel,
     MergedUnit,
     PackedWeights,
+    Run,
     cut_output,
     kernel_signature,
 )

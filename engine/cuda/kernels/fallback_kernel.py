@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from braid.engine.cuda.driver.faults import classify
-from braid.engine.onednn.library import Run
-from braid.engine.program.kernel import Kernel
+from braid.engine.program.kernel import Kernel, Run
 
 log = logging.getLogger("braid.kernels")
 

@@ -30,7 +30,7 @@ from braid.engine.cuda.driver.interface import (
     Pool,
     Stream,
 )
-from braid.engine.onednn.library import Run
+from braid.engine.program.kernel import Run
 from tests.engine.cuda.memory import Allocator, Block, Ref
 
 

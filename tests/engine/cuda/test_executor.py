@@ -15,8 +15,8 @@ from braid.core.plan import sequential_plan
 from braid.engine.cuda.driver.interface import ORIGIN
 from braid.engine.cuda.executor import UPLOADS, CudaExecutor
 from braid.engine.cuda.graphs.prepare import PreparedPlan
-from braid.engine.onednn.library import Run
 from braid.engine.passes.specialise import interpret
+from braid.engine.program.kernel import Run
 from braid.engine.runtime.yielding import YieldToRequests
 from tests.engine.cuda.graphs import bound, random_graph, random_plan
 from tests.engine.cuda.recording import CudaError, Operation, RecordingDriver, races

@@ -18,9 +18,8 @@ from braid.engine.cuda.driver.torch_driver import TorchDriver
 from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.cuda.stage_timer import CudaStageTimer
 from braid.engine.device import AskedStage
-from braid.engine.onednn.library import Run
 from braid.engine.passes.specialise import interpret
-from braid.engine.program.kernel import Kernel
+from braid.engine.program.kernel import Kernel, Run
 from braid.engine.program.program import BoundUnit, Program
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.samples import TimerOptions

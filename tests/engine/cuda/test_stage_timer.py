@@ -10,7 +10,7 @@ import torch
 from braid.core.measurement import StageLatency
 from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
 from braid.engine.device import AskedStage
-from braid.engine.onednn.library import Run
+from braid.engine.program.kernel import Run
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.samples import TimerOptions

@@ -17,7 +17,7 @@ from torch import Tensor
 from braid.core.attributes import image_window
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.element_units import type_of
-from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, arrays
 from braid.engine.onednn import floats, integer_sums
 from braid.engine.onednn.library import (
     DST,
@@ -33,7 +33,7 @@ from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.passes.quantised.values import signed_weights
 from braid.engine.program.kernel import Kernel
 
-_BYTES = (torch.uint8, torch.int8)
+_BYTES = ("UINT8", "INT8")
 
 
 def product(unit: Operator, binding: UnitBinding) -> Kernel | None:
@@ -47,7 +47,7 @@ def product(unit: Operator, binding: UnitBinding) -> Kernel | None:
     def describe() -> Primitive:
         return integer_sums.matmul(library, dtype, m, k, n)
 
-    buffer = Buffer(result, images=False, dtype=torch.int32)
+    buffer = Buffer(result, images=False, dtype="INT32")
     return _sums(unit, binding, (describe, weight, zero), buffer)
 
 
@@ -64,7 +64,7 @@ def convolution(unit: Operator, binding: UnitBinding) -> Kernel | None:
     def describe() -> Primitive:
         return integer_sums.convolution(library, dtype, shapes, (stride, dilation, padding))
 
-    buffer = Buffer(result, images=True, dtype=torch.int32)
+    buffer = Buffer(result, images=True, dtype="INT32")
     return _sums(unit, binding, (describe, grouped, zero), buffer)
 
 
@@ -106,11 +106,11 @@ def _sums(
             packed = binding.packed.for_primitive(library, primitive, unit.inputs[1], weight)
             if isinstance(zero, Tensor):
                 fixed = {WEIGHTS: packed, ZERO_POINT | SRC: zero}
-                return Recipe((Action(primitive, fixed, places),), (data,), (result,))
-            cast = _as_number(library, type_of(zero, binding), torch.int32)
+                return Recipe((Action(primitive, arrays(fixed), places),), (data,), (result,))
+            cast = _as_number(library, type_of(zero, binding), "INT32")
             moving = {**places, ZERO_POINT | SRC: Place("temporary", 0)}
-            actions = cast, Action(primitive, {WEIGHTS: packed}, moving)
-            return Recipe(actions, (data, (2, False)), (result,), (_number(torch.int32),))
+            actions = cast, Action(primitive, arrays({WEIGHTS: packed}), moving)
+            return Recipe(actions, (data, (2, False)), (result,), (_number("INT32"),))
 
     return Kernel(VARIANT, recipe=make)
 
@@ -120,7 +120,7 @@ def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
     shape, result = binding.shape(data), type_of(unit.outputs[0], binding)
     numbers = [name for name in (scale, zero) if name and math.prod(binding.shape(name)) == 1]
     floats = {type_of(name, binding) for name in (data, scale)}
-    if len(numbers) < 2 or floats != {torch.float32} or result not in _BYTES or 0 in shape:
+    if len(numbers) < 2 or floats != {"FP32"} or result not in _BYTES or 0 in shape:
         return None
     if unit.attributes.get("block") or set(numbers) & set(binding.constants):
         return None
@@ -135,21 +135,19 @@ def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
     def make(threads: int) -> Recipe:
         with library.threads(threads):
             primitive = integer_sums.quantise(library, result, math.prod(shape))
-            cast = _as_number(library, result, torch.float32, operand=2)
+            cast = _as_number(library, result, "FP32", operand=2)
         operands = ((0, is_image), (1, False), (2, False))
         buffer = Buffer(shape, is_image, dtype=result)
         actions = cast, Action(primitive, {}, places)
-        return Recipe(actions, operands, (buffer,), (_number(torch.float32),))
+        return Recipe(actions, operands, (buffer,), (_number("FP32"),))
 
     return Kernel(VARIANT, recipe=make, needs_finite=True)
 
 
-def _as_number(
-    library: OneDnn, source: torch.dtype, target: torch.dtype, operand: int = 1
-) -> Action:
+def _as_number(library: OneDnn, source: str, target: str, operand: int = 1) -> Action:
     primitive = floats.cast(library.on(target), 1, source)
     return Action(primitive, {}, {SRC: Place("operand", operand), DST: Place("temporary", 0)})
 
 
-def _number(dtype: torch.dtype) -> Buffer:
+def _number(dtype: str) -> Buffer:
     return Buffer((1,), images=False, dtype=dtype)

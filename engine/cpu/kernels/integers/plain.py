@@ -138,14 +138,14 @@ def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
     data, scale, zero = (*unit.inputs, "")[:3]
     grid = _whole(unit, scale, zero, binding)
     result = type_of(unit.outputs[0], binding)
-    is_plain = type_of(data, binding) == torch.float32 and result in (torch.uint8, torch.int8)
+    is_plain = type_of(data, binding) == "FP32" and result in ("UINT8", "INT8")
     if grid is None or not is_plain or 0 in binding.shape(data):
         return None
     steps = steps_of_grid(grid, binding)
     post_ops: list[PostOp] = []
     if steps.zero:  # rounded before it is added: half to even
         post_ops = [("round", 0.0, 0.0), ("linear", 1.0, steps.zero)]
-    types, elements = Types(torch.float32, result, result), math.prod(binding.shape(data))
+    types, elements = Types("FP32", result, result), math.prod(binding.shape(data))
 
     def describe() -> Primitive:
         return integers.with_number(binding.library, types, elements, post_ops, divide=True)
@@ -157,8 +157,8 @@ def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
 def dequantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
     data, scale, zero = (*unit.inputs, "")[:3]
     grid, source = _whole(unit, scale, zero, binding), type_of(data, binding)
-    is_plain = type_of(unit.outputs[0], binding) == torch.float32 and 0 not in binding.shape(data)
-    if grid is None or not is_plain or source not in (torch.uint8, torch.int8):
+    is_plain = type_of(unit.outputs[0], binding) == "FP32" and 0 not in binding.shape(data)
+    if grid is None or not is_plain or source not in ("UINT8", "INT8"):
         return None
     steps, elements = steps_of_grid(grid, binding), math.prod(binding.shape(data))
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from braid.core.attributes import image_window
 from braid.core.graph import Operator
+from braid.engine.cpu.kernels.element_units import type_of
 from braid.engine.cpu.kernels.integers.rounding import Chain, Rounded, rounded, steps_of_grid
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
 from braid.engine.onednn import integers
@@ -26,7 +27,6 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Buffer, Recipe
-from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.families.quantised_unit import QuantisedUnit
 from braid.engine.program.kernel import Kernel
 
@@ -96,12 +96,9 @@ def _kernel(
 
 
 def _types(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Types:
-    def dtype(value: str) -> torch.dtype:
-        return torch_dtype(binding.graph.spec(value).dtype)
-
-    result = dtype(unit.outputs[0])
-    has_sum = read.unit.endswith("_add")
-    return Types(dtype(unit.inputs[0]), result, dtype(unit.inputs[SUMMAND]) if has_sum else result)
+    result, has_sum = type_of(unit.outputs[0], binding), read.unit.endswith("_add")
+    summand = type_of(unit.inputs[SUMMAND], binding) if has_sum else result
+    return Types(type_of(unit.inputs[0], binding), result, summand)
 
 
 def convolution(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
