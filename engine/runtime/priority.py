@@ -19,7 +19,7 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-NICENESS = 10  # a tenth of the time where inference wants all of it
+NICENESS = 5  # a quarter of the time where inference wants all of it
 OOM_SCORE = 500  # of 1000: as if it took half of the memory more than it does
 WORKER_OOM_SCORE = 200
 TURN_NS = 3_200_000  # usual are 1.4 to 3 ms
