@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
+from braid.engine.runtime.priority import NICENESS
 from braid_client import Client, JobState, RetryPolicy
 from tests.clock import until
 from tests.models.small import small_cnn
@@ -73,7 +74,7 @@ def test_a_killed_worker_costs_the_requests_in_flight_and_no_measurement(
 
 
 def kill_once_it_gives_way(process: psutil.Process) -> psutil.Process:
-    until(lambda: process.nice() == 10, why=process.nice)
+    until(lambda: process.nice() == NICENESS, why=process.nice)
     process.kill()
     return process
 

@@ -18,6 +18,7 @@ import tritonclient.grpc as triton
 
 from braid.server.cli.main import main
 from braid_client import BraidError
+from braid_client.records import ENDED
 from tests.clock import until
 from tests.models.small import adds
 from tests.service.server_process import ServerProcess
@@ -138,6 +139,7 @@ def test_five_models_serve_follow_their_files_and_survive_a_restart(
 
     # A restart registers nothing anew, and waits for no model whose file is broken.
     with repository.server.client() as client:
+        until(lambda: all(job.state in ENDED for job in client.jobs()), SECONDS)
         jobs = {job.id for job in client.jobs() if job.state != "FAILED"}
     assert repository.server.stop() == 0
     shutil.copytree(repository.root / "plain", repository.root / "late")
