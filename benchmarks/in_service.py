@@ -5,8 +5,9 @@
 Each ONNX file of FOLDER (one FP32 input) is registered as a user does and asked ``--requests``
 times by one client. Then it is asked in turns with thirty lines of grpc.aio around ONNX Runtime and
 around OpenVINO, all threads for each; then with its own candidates, each forced by a pin under a
-name of its own. Ratios are of medians of the turns' medians, at the client. A network that is in
-FILE is left out. ``--beside N``: N loops take the processors for random parts of a second.
+name of its own. Jobs that try larger batch sizes end before either. Ratios are of medians of the
+turns' medians, at the client. A network that is in FILE is left out. ``--beside N``: N loops take
+the processors for random parts of a second.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from benchmarks.peers.load.tensors import Question, write_questions
 from benchmarks.peers.models import QUESTIONS
 from benchmarks.reports import parser_of, write_report
 from braid.core.allowance import cpu_allowance
+from braid_client import Client
 
 RIVALS = "thirty_lines_ort", "thirty_lines_openvino"
 SERVES = "braid"
@@ -99,6 +101,7 @@ def measure(file: Path, folder: Path, options: Namespace) -> Outcome:
         serves, answers = asks(server.address, SERVES), 0
         while answers < options.requests:
             answers += len(serves())
+        _wait_for_jobs(server.client)
         with ExitStack() as rivals:
             addresses = {name: rivals.enter_context(_rival(name, file, folder)) for name in RIVALS}
             turns = {name: asks(address, SERVES) for name, address in addresses.items()}
@@ -110,6 +113,7 @@ def measure(file: Path, folder: Path, options: Namespace) -> Outcome:
             name = f"forced-{len(forced)}"
             server.client.register(name, file, pin=plan, wait=True)
             forced[plan] = asks(server.address, name)
+        _wait_for_jobs(server.client)
         return Outcome(ready_s, contest.text, latency_us, _in_turns(forced, options.rounds))
 
 
@@ -121,6 +125,11 @@ def _questions(file: Path) -> Iterator[Question]:
         feeds = {x.name: np.random.default_rng(seed).random(shape, dtype=np.float32)}
         answers = zip(outputs, session.run(outputs, feeds), strict=True)
         yield Question(feeds, dict(answers), TOLERANCE)
+
+
+def _wait_for_jobs(client: Client) -> None:
+    while not all(job.ended for job in client.jobs()):
+        time.sleep(0.2)
 
 
 @contextmanager

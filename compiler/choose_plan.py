@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from braid.core.margins import CANDIDATE_RATIO, DRAW
+from braid.core.margins import CANDIDATE_RATIO, DRAW, RUNTIME_RATIO
 from braid.core.measurement import PlanMeasurement, speed_text
 from braid.core.plan import StreamPlan, runs_in_sequence, sequential_plan
 from braid.core.precision import FP32
@@ -122,7 +122,9 @@ def choose_plan(
     fallback = _best_own(plans, speeds, fit)
     if chosen < len(plans.planned):
         fallback = chosen
-    return PlanChoice(contenders, chosen, fallback, others=others_of(plans, speeds, fit, chosen))
+    return PlanChoice(
+        contenders, chosen, fallback, others=others_of(plans, measurements, fit, chosen)
+    )
 
 
 def fit_to_serve(
@@ -153,17 +155,25 @@ def best_of(complexities: Sequence[Any], speeds: Sequence[float], fit: Sequence[
 
 
 def others_of(
-    plans: ComparedPlans, speeds: Sequence[float], fit: Sequence[int], chosen: int
+    plans: ComparedPlans, measurements: Sequence[PlanMeasurement], fit: Sequence[int], chosen: int
 ) -> tuple[int, ...]:
     """Indices of contenders that service chooses from beside the chosen one, the best one first.
 
-    Of Braid's own plans there are ``MOST_OWN`` at most, so that other runtimes take part.
+    Those are near it, or were ahead of it in a turn: a busy machine tells no more. Of Braid's own
+    plans there are ``MOST_OWN`` at most, and the fastest other runtime takes part: beside a busy
+    core the lanes of a plan wait for each other, threads that take work do not
+    (docs/decisions/0094-requests-choose.md).
     """
-    least, taken = max(speeds[index] for index in fit) / CANDIDATE_RATIO, [chosen]
+    speeds, taken = speeds_of(measurements), [chosen]
+    best, turns = max(speeds[index] for index in fit), measurements[chosen].ratios
     for index in sorted(fit, key=lambda index: -speeds[index]):
-        own = sum(at < len(plans.planned) for at in (*taken, index))
-        is_near = speeds[index] >= least and index not in taken
-        if is_near and own <= MOST_OWN and len(taken) < MOST_CANDIDATES:
+        runs = sum(at >= len(plans.planned) for at in taken)  # of other runtimes
+        is_own = index < len(plans.planned)
+        most = CANDIDATE_RATIO if is_own or runs else RUNTIME_RATIO
+        pairs = zip(measurements[index].ratios, turns, strict=False)
+        is_near = speeds[index] * most >= best or any(own > other for own, other in pairs)
+        has_place = not is_own or len(taken) - runs < MOST_OWN
+        if index not in taken and is_near and has_place and len(taken) < MOST_CANDIDATES:
             taken.append(index)
     return tuple(taken[1:])
 

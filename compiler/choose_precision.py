@@ -74,7 +74,7 @@ def choose_precision(
         default=span.start,
     )
     in_span = [index - span.start for index in own]
-    beside = others_of(field, speeds[span.start : span.stop], in_span, chosen - span.start)
+    beside = others_of(field, measurements[span.start : span.stop], in_span, chosen - span.start)
     others = tuple(span.start + index for index in beside)
     choice = PlanChoice(tuple(contenders), chosen, fallback, others=others)
     return PrecisionChoice(choice, rank, fallback - span.start)

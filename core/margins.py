@@ -14,7 +14,8 @@ SIZE_GAIN = 0.05  # a row in a larger batch
 PRECISION_GAIN = 0.03  # a narrower precision, which errs more, over the best wider plan
 BRANCH_GAIN = 0.15  # lanes beside each other, of all work
 
-CANDIDATE_RATIO = 1.3  # of a plan that takes no part in service
+CANDIDATE_RATIO = 1.3  # of a plan that takes no part in service ...
+RUNTIME_RATIO = 1.7  # ... and of the fastest other runtime, which busy cores slow down less
 KERNEL_RATIO = 1.5  # of a kernel
 PART_RATIO = 1.3  # of a part in an engine
 LANES_RATIO = 1.15  # of lanes that run long parts, by what units one by one take

@@ -101,6 +101,7 @@ class TimedContender:
     compared: int = 0  # rows of samples whose top class is known ...
     agreed: int = 0  # ... and those where it is the reference's
     problem: str = ""  # why it cannot run; empty if it can
+    is_runtime: bool = False  # the whole model in another engine
 
     @property
     def is_quick(self) -> bool:

@@ -16,7 +16,8 @@ waits for a quiet machine. A contender leaves
   five fastest of two rounds on seven networks of eight, and among the eight fastest on the other
   (timm, 2-core Intel Xeon, 2026-11-30).
 
-The baseline stays: speeds are told beside it.
+The baseline stays: speeds are told beside it. So does the fastest other runtime: it may be first
+beside busy cores.
 """
 
 from __future__ import annotations
@@ -119,10 +120,11 @@ def _run_turn(
 
 
 def _without_the_slow(contenders: Sequence[TimedContender], most_stay: int) -> list[TimedContender]:
-    """The baseline, and the fastest others that were not much slower in each round."""
+    """The baseline, the fastest others that were not much slower in each round, and a runtime."""
     by_speed = sorted(contenders, key=lambda contender: median(contender.medians_us))
     near = [rival for rival in by_speed if _least_ratio(by_speed[0], rival) <= FIRST_TURNS_RATIO]
-    staying = {id(rival) for rival in (contenders[0], *near[:most_stay])}
+    runtimes = [rival for rival in by_speed if rival.is_runtime]
+    staying = {id(rival) for rival in (contenders[0], *near[:most_stay], *runtimes[:1])}
     return [contender for contender in contenders if id(contender) in staying]
 
 

@@ -216,6 +216,14 @@ def test_service_chooses_from_three_of_which_two_are_our_own() -> None:
     assert names(ran(100), ran(90), ran(95), ran(105), ran(110)) == ["lios", "greedy", ONNXRUNTIME]
     assert names(ran(100), ran(90), ran(95), ran(80), ran(82)) == [ONNXRUNTIME, OPENVINO, "lios"]
     assert names(ran(100), ran(90), ran(200), ran(200), ran(200)) == ["lios", "sequential"]
+    unsteady = took(*[turn * (0.8 if turn == 120 else 3) for turn in TURNS_US])
+    level, fast = took(*TURNS_US), took(*[turn * 0.5 for turn in TURNS_US])
+    once_ahead = took(*[turn * (0.4 if turn == 120 else 3) for turn in TURNS_US])
+    assert names(level, fast, unsteady, unsteady, unsteady) == ["lios"]
+    assert names(level, fast, once_ahead, unsteady, once_ahead) == ["lios", "greedy", OPENVINO]
+    far = ran(150), ran(149)
+    assert names(ran(100), ran(90), ran(95), *far) == ["lios", "greedy", OPENVINO]
+    assert names(ran(100), ran(150), ran(150), ran(120), ran(149)) == ["sequential", ONNXRUNTIME]
     wrong = ran(80, error=0.3)
     assert names(ran(100), ran(100.5), wrong, wrong, ran(99.5)) == ["sequential", OPENVINO, "lios"]
 

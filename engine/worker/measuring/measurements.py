@@ -269,7 +269,7 @@ class Measurements:
         except (PreconditionFailed, InvalidArtefact) as error:
             return TimedContender(_absent, problem=str(error))
         outputs = result_memory(self._models.program(key).graph)
-        return self._backend.whole_contender(whole, outputs)
+        return replace(self._backend.whole_contender(whole, outputs), is_runtime=True)
 
 
 def _absent(*_: object) -> TimedRun:

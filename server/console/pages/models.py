@@ -224,7 +224,7 @@ def _why(model: ModelVersion, served: ModelReplica | None, schedules: Sequence[P
         if each.latency_us is not None and not each.remark and of != engine:
             best[of] = min(each.latency_us, best.get(of, math.inf))
     others = "".join(f"; {of} {duration(us)}" for of, us in best.items())
-    compared = f"chosen of {len(seen.candidates)} candidates in one comparison"
+    compared = f"the fastest of {len(seen.candidates)} candidates at registration"
     reason = seen.reason or (compared if others else "no other engine was compared")
     at = f"{duration(schedule.serving_us)} at batch size {schedule.key.batch_size} on {device}"
     return f"{what}, {at}{others}; {reason}"

@@ -40,10 +40,15 @@ class Scripted:
     """Takes ``ms``, in the first runs after those of others ``cold_ms``; off by ``error``."""
 
     def __init__(
-        self, ms: float, *cold_ms: float, error: float = 0.0, on: Machine | None = None
+        self,
+        ms: float,
+        *cold_ms: float,
+        error: float = 0.0,
+        on: Machine | None = None,
+        is_runtime: bool = False,
     ) -> None:
         self.ms, self.cold_ms, self.error = ms, cold_ms, error
-        self.machine = on or Machine()
+        self.machine, self.is_runtime = on or Machine(), is_runtime
 
     @property
     def runs(self) -> int:
@@ -58,7 +63,11 @@ class Scripted:
 
 def held(*plans: Scripted, options: ComparisonOptions = OPTIONS) -> list[PlanMeasurement]:
     results, _ = finish(
-        compare([TimedContender(plan) for plan in plans], [Check({}, REFERENCE)], options)
+        compare(
+            [TimedContender(plan, is_runtime=plan.is_runtime) for plan in plans],
+            [Check({}, REFERENCE)],
+            options,
+        )
     )
     return results
 
@@ -175,6 +184,14 @@ def test_the_fastest_of_many_go_on_after_two_rounds_and_the_baseline() -> None:
 
     turns = [len(result.ratios) for result in results]
     assert turns == [6, *[LEAST_ROUNDS] * 3, 6, 6, 6]
+
+
+def test_the_fastest_other_runtime_goes_on_however_slow() -> None:
+    runtimes = [Scripted(30, is_runtime=True), Scripted(25, is_runtime=True)]
+
+    results = held(Scripted(10), Scripted(4), *runtimes)
+
+    assert [len(result.ratios) for result in results] == [6, 6, LEAST_ROUNDS, 6]
 
 
 def test_who_is_wrong_runs_once() -> None:

@@ -254,7 +254,7 @@ MEASURED = (
             replace(ONE_BY_ONE, planner="openvino"),
             Provenance(measured_us=4130.0, candidates=MEASURED),
             "OpenVINO, 4.13 ms at batch size 1 on cpu; Braid's own plan 4.15 ms; "
-            "chosen of 4 candidates in one comparison",
+            "the fastest of 4 candidates at registration",
         ),
         (
             SIDE_BY_SIDE,
