@@ -127,7 +127,7 @@ def configuration_from_text(
     try:
         parsed = text_format.Parse(text, wire.ModelConfig())
     except (text_format.ParseError, RecursionError) as error:
-        raise InvalidRequest(f"line {_one_line(error)}") from None
+        raise InvalidRequest(f"line {' '.join(str(error).split())}") from None
     return _checked(parsed, model, devices, read_labels)
 
 
@@ -309,7 +309,3 @@ def _instances(groups: Sequence[Any], devices: Collection[str]) -> list[str]:
             here = ", ".join(sorted(devices))
             return [*passed_over, f"instance_group (one instance runs on each of {here})"]
     return passed_over
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
