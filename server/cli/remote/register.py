@@ -199,13 +199,18 @@ def run(args: argparse.Namespace) -> int:
             say(traffic)
         if args.wait:
             return watch(client, job, args, progress)
+    if job.already_registered and job.ended and not args.json:
+        return 0
+    return follow(job, args, "accepted")
+
+
+def follow(job: Job, args: argparse.Namespace, what: str) -> int:
+    """Print a job that goes on, and how to watch it; returns the exit code."""
     if args.json:
         print_json([job])
-        return 0
-    if job.already_registered and job.ended:
-        return 0
-    follow = f"braid jobs watch {job.id}{connection_options(args)}"
-    say(f"{job.model} version {job.version} is accepted as job {job.id}; follow it: {follow}")
+    else:
+        command = f"braid jobs watch {job.id}{connection_options(args)}"
+        say(f"{job.model} version {job.version} is {what} as job {job.id}; follow it: {command}")
     return 0
 
 
