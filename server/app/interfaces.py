@@ -131,10 +131,6 @@ class Interfaces:
         """Close the HTTP port. The gRPC port stays open until the process ends."""
         await self._http.stop()
 
-    async def close(self) -> None:
-        """Close the gRPC ports after a start that failed, before the first caller."""
-        await self.ports.close()
-
     def _http_server(self) -> HttpServer:
         metrics = self._parts.metrics
         rest = self._rest()
@@ -184,12 +180,8 @@ class Interfaces:
         self, origins: Sequence[str], is_signed_in: IsSignedIn = lambda headers: False
     ) -> Admission:
         checks, certificates = self.ports.checks, self.ports.checks.certificates
-        return Admission(
-            *(checks.gate, checks.telemetry),
-            needs_certificate=certificates is not None and certificates.are_mutual,
-            origins=origins,
-            is_signed_in=is_signed_in,
-        )
+        is_mutual = certificates is not None and certificates.are_mutual
+        return Admission(checks.gate, checks.telemetry, is_mutual, origins, is_signed_in)
 
     def _console(self, rest: RestServices) -> Console:
         """Make the console: for callers with the admin token; if there is none, pages for all."""
@@ -211,7 +203,7 @@ class Interfaces:
         services = replace(rest, admission=self._admission((), sessions.is_signed_in))
         register = Register(services, settings.max_upload_bytes)
         calls = [register.route(), Infer(TRY, services).route()]
-        return Console(facts, sessions, calls, is_tls=is_tls, is_guarded=tokens.are_required)
+        return Console(facts, sessions, calls, is_tls, tokens.are_required)
 
     def _open_inference(self) -> dict[str, Handler]:
         parts, models, regions = self._parts, self._parts.models, self._regions

@@ -26,7 +26,8 @@ from starlette.responses import JSONResponse, Response
 from braid.compiler.options import several_shapes
 from braid.core.errors import InvalidRequest, InvalidUpload, UploadTooLarge
 from braid.server.console.rendering import url
-from braid.server.rpc.status import Context, behaviour_of
+from braid.server.http2.calls import behaviour_of
+from braid.server.rpc.status import Context
 from braid.server.servicers.admin import SERVICE as ADMIN
 from braid.server.servicers.admin_messages import options_from_wire
 from braid.server.servicers.rest.calls import HttpCall

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -14,31 +13,22 @@ from braid_client.version import __version__
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 GIT_SECONDS = 5.0
-FACTS = ("version", "commit", "python", "torch", "onnxruntime")
 
 
-def build_facts(commit: str = "") -> dict[str, str]:
-    """Return what is known by name, "" where a package is absent or the commit unknown.
+def tell_build(registry: CollectorRegistry, commit: str = "") -> None:
+    """Export ``braid_build_info``, with "" where a package is absent or the commit unknown.
 
     ``commit`` is what the operator or the image says; else the checkout's, if this is one.
     """
-    return {
+    facts = {
         "version": __version__,
         "commit": commit or checkout_commit(CHECKOUT),
         "python": platform.python_version(),
         "torch": _installed("torch"),
         "onnxruntime": _installed("onnxruntime") or _installed("onnxruntime-gpu"),
     }
-
-
-class BuildMetrics:
-    """The series ``braid_build_info``."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.info = Gauge("braid_build_info", "What runs; always 1", FACTS, registry=registry)
-
-    def runs(self, facts: Mapping[str, str]) -> None:
-        self.info.labels(**facts).set(1)
+    info = Gauge("braid_build_info", "What runs; always 1", facts.keys(), registry=registry)
+    info.labels(**facts).set(1)
 
 
 def checkout_commit(folder: Path) -> str:

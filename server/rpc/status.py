@@ -229,15 +229,6 @@ _MAKERS: dict[tuple[bool, bool], Callable[..., Handler]] = {
 }
 
 
-def behaviour_of(handler: Handler) -> Behaviour:
-    function: Any = (
-        handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
-    )
-    assert function is not None
-    behaviour: Behaviour = function
-    return behaviour
-
-
 def with_behaviour(
     handler: Handler, behaviour: Behaviour, read: Callable[[bytes], Any] | None = None
 ) -> Handler:

@@ -308,7 +308,11 @@ class CallerConnection(HttpToolsProtocol):
         self._unread_bytes = self.transport.get_write_buffer_size()
         if self._timer is not None:
             self._timer.cancel()
-        seconds = self._seconds(phase)
+        seconds = {  # at least; ANSWERING: as long as the route
+            Phase.RECEIVING: self._limits.request_seconds,
+            Phase.SENDING: self._limits.response_seconds,
+            Phase.IDLE: self._limits.idle_seconds,
+        }.get(phase)
         self._timer = None if seconds is None else loop.call_later(seconds, self._overdue)
 
     def _now(self) -> Phase:
@@ -319,18 +323,6 @@ class CallerConnection(HttpToolsProtocol):
         if self.pipeline or is_at_work:
             return Phase.ANSWERING
         return Phase.IDLE if self._is_whole else Phase.RECEIVING
-
-    def _seconds(self, phase: Phase) -> float | None:
-        """Return how long a phase may take at least; None: as long as the route."""
-        match phase:
-            case Phase.RECEIVING:
-                return self._limits.request_seconds
-            case Phase.SENDING:
-                return self._limits.response_seconds
-            case Phase.IDLE:
-                return self._limits.idle_seconds
-            case Phase.ANSWERING:
-                return None
 
     def _overdue(self) -> None:
         """End the connection, unless a large body or answer moves fast enough."""

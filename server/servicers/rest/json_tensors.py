@@ -28,7 +28,7 @@ from braid.core.strings import (
     text_parts,
 )
 from braid.core.tensor import BYTES
-from braid.server.servicers.oip.contents import DTYPES
+from braid.server.servicers.oip.contents import DTYPES, converted
 from braid.server.servicers.rest.json_reading import Numbers
 
 PIECE_ELEMENTS = 1 << 15
@@ -79,7 +79,7 @@ def _raw_numbers(name: str, datatype: str, data: list[Any], dtype: np.dtype[Any]
     kinds = "b" if datatype == "BOOL" else "iuO" if dtype.kind in "iu" else "fiu"
     if given.dtype.kind not in kinds:
         raise InvalidTensor(f"input {name!r} has an element in 'data' that is no {datatype}")
-    return _converted(name, datatype, given, dtype).tobytes()
+    return converted(name, datatype, given).tobytes()
 
 
 def _kinds_of(data: list[Any]) -> set[type]:
@@ -96,21 +96,6 @@ def _kinds_of(data: list[Any]) -> set[type]:
 
 def _uneven(name: str) -> InvalidTensor:
     return InvalidTensor(f"input {name!r} has 'data' that is nested unevenly")
-
-
-def _converted(name: str, datatype: str, given: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return elements in the datatype. Raises InvalidTensor: one is out of its range."""
-    outside = InvalidTensor(f"input {name!r} has a value outside the range of {datatype}")
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        if int(given.min()) < limits.min or int(given.max()) > limits.max:
-            raise outside
-        return given.astype(dtype)
-    with np.errstate(over="ignore"):
-        converted = given.astype(dtype)
-    if datatype != "BOOL" and not np.array_equal(np.isinf(given), np.isinf(converted)):
-        raise outside
-    return converted
 
 
 def _integers(data: list[Any]) -> np.ndarray:
