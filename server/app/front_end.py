@@ -33,9 +33,8 @@ from braid.server.devices.quota_cores import QuotaCores, cores_paid_for
 from braid.server.inference.call_memory import CallMemory
 from braid.server.limits import memory_limits, store_database, store_limits
 from braid.server.models.preload import prefer, preload
-from braid.server.observability.build import tell_build
 from braid.server.observability.logs import WorkerLogs
-from braid.server.observability.metrics import Metrics, TritonMetrics
+from braid.server.observability.metrics import Metrics, TritonMetrics, tell_build
 from braid.server.observability.series.requests import watch_calls
 from braid.server.observability.snapshot import ContestCounts, DeviceSnapshot, Snapshot
 from braid.server.ports.grpc_port import GrpcPorts, MakePorts, Ports

@@ -7,10 +7,15 @@ which is no valid name of a model.
 
 from __future__ import annotations
 
+import platform
+import subprocess
 from collections.abc import Callable, Iterable
+from importlib import metadata
+from pathlib import Path
 
 from prometheus_client import (
     CollectorRegistry,
+    Gauge,
     GCCollector,
     Metric,
     PlatformCollector,
@@ -23,8 +28,11 @@ from braid.server.observability.series.jobs import JobMetrics
 from braid.server.observability.series.plans import ScheduleMetrics
 from braid.server.observability.series.requests import ModelMetrics, RequestMetrics, Statistics
 from braid.server.observability.snapshot import SnapshotGauges
+from braid_client.version import __version__
 
 UNKNOWN_MODEL = "_unknown"
+CHECKOUT = Path(__file__).resolve().parents[2]
+GIT_SECONDS = 5.0
 
 
 class Metrics:
@@ -66,23 +74,23 @@ class Metrics:
 
 
 TRITON: tuple[tuple[str, str, str, Callable[[Statistics], float]], ...] = (
-    ("nv_inference_request_success", "counter", "Requests that succeeded",
+    ("nv_inference_request_success", "unknown", "Requests that succeeded",
      lambda s: s.success.count),
-    ("nv_inference_request_failure", "counter", "Requests that failed",
+    ("nv_inference_request_failure", "unknown", "Requests that failed",
      lambda s: s.fail.count),
-    ("nv_inference_count", "counter", "Inferences: rows of all batches",
+    ("nv_inference_count", "unknown", "Inferences: rows of all batches",
      lambda s: s.rows),
-    ("nv_inference_exec_count", "counter", "Batches that ran",
+    ("nv_inference_exec_count", "unknown", "Batches that ran",
      lambda s: s.batches),
-    ("nv_inference_request_duration_us", "counter", "Time of requests that succeeded",
+    ("nv_inference_request_duration_us", "unknown", "Time of requests that succeeded",
      lambda s: s.success.ns / 1e3),
-    ("nv_inference_queue_duration_us", "counter", "Time that requests waited",
+    ("nv_inference_queue_duration_us", "unknown", "Time that requests waited",
      lambda s: s.queue.ns / 1e3),
-    ("nv_inference_compute_input_duration_us", "counter", "Counted in compute_infer",
+    ("nv_inference_compute_input_duration_us", "unknown", "Counted in compute_infer",
      lambda s: 0.0),
-    ("nv_inference_compute_infer_duration_us", "counter", "Time of requests on the device",
+    ("nv_inference_compute_infer_duration_us", "unknown", "Time of requests on the device",
      lambda s: s.compute.ns / 1e3),
-    ("nv_inference_compute_output_duration_us", "counter", "Counted in compute_infer",
+    ("nv_inference_compute_output_duration_us", "unknown", "Counted in compute_infer",
      lambda s: 0.0),
     ("nv_inference_pending_request_count", "gauge", "Requests that wait now",
      lambda s: s.waiting_requests),
@@ -103,7 +111,47 @@ class TritonMetrics(Collector):
         """Yield one family a name. Triton's counters have no ``_total``, so theirs are untyped."""
         models = [(series.labels, series.statistics) for series in self._metrics.models()]
         for name, kind, text, read in TRITON:
-            family = Metric(name, text, "gauge" if kind == "gauge" else "unknown")
+            family = Metric(name, text, kind)
             for (model, version), sums in models:
                 family.add_sample(name, {"model": model, "version": version}, read(sums))
             yield family
+
+
+def tell_build(registry: CollectorRegistry, commit: str = "") -> None:
+    """Export ``braid_build_info``, with "" where a package is absent or the commit unknown.
+
+    ``commit`` is what the operator or the image says; else the checkout's, if this is one.
+    """
+    facts = {
+        "version": __version__,
+        "commit": commit or checkout_commit(CHECKOUT),
+        "python": platform.python_version(),
+        "torch": _installed("torch"),
+        "onnxruntime": _installed("onnxruntime") or _installed("onnxruntime-gpu"),
+    }
+    info = Gauge("braid_build_info", "What runs; always 1", facts.keys(), registry=registry)
+    info.labels(**facts).set(1)
+
+
+def checkout_commit(folder: Path) -> str:
+    """Return the commit of a git checkout; "" if the folder is none or git cannot tell."""
+    if not (folder / ".git").exists():
+        return ""
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""
+
+
+def _installed(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

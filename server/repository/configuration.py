@@ -19,7 +19,6 @@ from braid.compiler.options import NO_LENGTHS, ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.core.padding import ZEROS
 from braid.scheduler.options import PlannerSettings
-from braid.server.repository.declared import data_type_name
 from braid.server.store.interface import OPEN, DeclaredTensor, Interface
 from braid.server.store.serving_config import ON_DEMAND, Residency, ServingConfig, VersionPolicy
 
@@ -294,7 +293,7 @@ def _declared(tensor: Any, kind: str, read_labels: ReadLabels) -> DeclaredTensor
             labels = read_labels(_plain(tensor.label_filename, "label_filename")).decode()
         except UnicodeDecodeError:
             raise InvalidRequest(f"{tensor.label_filename} is no text in UTF-8") from None
-    data_type = data_type_name(tensor.data_type)
+    data_type = str(wire.DataType.Name(tensor.data_type))
     return DeclaredTensor(tensor.name, data_type, dims, own, form, tuple(labels.splitlines()))
 
 

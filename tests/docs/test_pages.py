@@ -13,8 +13,7 @@ from pydantic import ByteSize, SecretStr
 
 from braid.server.fleet.metrics import FileMetrics, FollowMetrics, NodeMetrics
 from braid.server.inference.call_memory import CallMemory, MemoryLimits
-from braid.server.observability.build import tell_build
-from braid.server.observability.metrics import Metrics
+from braid.server.observability.metrics import Metrics, tell_build
 from braid.server.observability.series.requests import watch_calls
 from braid.server.settings import Settings
 from tests import ROOT

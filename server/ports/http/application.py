@@ -67,7 +67,7 @@ class Application:
             return
         if response is None:
             return
-        if connection.has_begun_answer:
+        if connection.cycle.response_started:
             connection.drop()
         else:
             await response(scope, receive, sending)
@@ -116,7 +116,7 @@ class Application:
             )
         answering = self._connections.answering
         others = len(answering) - (connection in answering)
-        if others >= self._limits.max_answering and path not in PROBES:
+        if others >= self._limits.max_connections // 2 and path not in PROBES:
             raise HTTPException(
                 HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once; try again"
             )

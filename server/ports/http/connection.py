@@ -49,10 +49,6 @@ class HttpLimits:
     unwanted_bytes: int = 64 << 20  # of a body that was refused, read so that the caller sees why
     max_connections: int = 1024  # where the ports do not share their limit
 
-    @property
-    def max_answering(self) -> int:
-        return self.max_connections // 2
-
 
 class AnswerWriter:
     """The part of a transport that uvicorn uses while it answers one request.
@@ -134,10 +130,6 @@ class CallerConnection(HttpToolsProtocol):
         self._refusal = HTTPStatus.BAD_REQUEST  # what a request that cannot be parsed gets
 
     # -- what a request's route asks ------------------------------------------------------------
-
-    @property
-    def has_begun_answer(self) -> bool:
-        return self.cycle.response_started
 
     @property
     def has_certificate(self) -> bool:

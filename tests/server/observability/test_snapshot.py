@@ -15,8 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from braid.compiler.options import ModelOptions
 from braid.core.device_state import DeviceState
 from braid.engine.link.messages import ModelMemory
-from braid.server.observability.build import checkout_commit, tell_build
-from braid.server.observability.metrics import Metrics
+from braid.server.observability.metrics import Metrics, checkout_commit, tell_build
 from braid.server.observability.snapshot import (
     DeviceSnapshot,
     Snapshot,
