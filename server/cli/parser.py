@@ -58,6 +58,11 @@ def _at_least(least: int, text: str) -> int:
 at_least_zero, at_least_one = partial(_at_least, 0), partial(_at_least, 1)
 
 
+def counts(text: str) -> tuple[int, ...]:
+    """Parse ``1,4``: numbers from 1 on."""
+    return tuple(at_least_one(part) for part in text.split(","))
+
+
 def seconds(text: str) -> float:
     try:
         number = float(text)

@@ -5,9 +5,10 @@ Nothing is counted in between, so that requests and registrations pay nothing fo
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -131,7 +132,9 @@ class SnapshotGauges(Collector):
         used, now = self._measured.store, self._clock()
         if self._looked_at_disk is None or now - self._looked_at_disk >= DISK_SECONDS:
             self._looked_at_disk, used = now, size_on_disk(self._store)
-        return used, free_bytes(self._store)
+        with suppress(OSError):
+            return used, shutil.disk_usage(self._store).free
+        return used, None
 
     def collect(self) -> Iterable[Metric]:
         """Yield all families; without a ``look`` before, hardly any sample."""
@@ -331,11 +334,3 @@ def private_bytes(pid: int) -> int | None:
     except (OSError, ValueError):
         pass
     return None
-
-
-def free_bytes(folder: Path) -> int | None:
-    try:
-        disk = os.statvfs(folder)
-    except OSError:
-        return None
-    return disk.f_bavail * disk.f_frsize

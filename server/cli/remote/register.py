@@ -15,7 +15,7 @@ from braid.compiler.options import several_shapes
 from braid.core.precision import ASKED
 from braid.scheduler.options import PLANNERS
 from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
-from braid.server.cli.parser import INTERRUPTED, at_least_zero
+from braid.server.cli.parser import INTERRUPTED, at_least_zero, counts
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.remote.models import print_details
 from braid.server.cli.text import print_json, say
@@ -33,7 +33,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--batch-sizes",
         metavar="N,N,...",
-        type=batch_sizes,
+        type=counts,
         default=(),
         help="to schedule, each by itself (default: 1, and larger ones that pay)",
     )
@@ -129,13 +129,6 @@ def _add_planner(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-groups", metavar="S", type=at_least_zero, default=0, help="groups in a stage"
     )
-
-
-def batch_sizes(text: str) -> tuple[int, ...]:
-    sizes = extents(text)
-    if min(sizes) < 1:
-        raise argparse.ArgumentTypeError(f"batch sizes start at 1: {text!r}")
-    return sizes
 
 
 def input_shape(text: str) -> tuple[str, tuple[int, ...]]:

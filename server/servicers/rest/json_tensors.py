@@ -10,6 +10,7 @@ whole.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from itertools import islice
@@ -172,13 +173,7 @@ def _text_of_numbers(elements: np.ndarray) -> bytes:
     values = wide if isinstance(wide, list) else wide[~np.isfinite(wide)].tolist()
     others = (value for value in values if not math.isfinite(value))  # orjson writes null for them
     first, *rest = text.split(b"null")
-    return first + b"".join(_word(next(others)) + part for part in rest)
-
-
-def _word(value: float) -> bytes:
-    if value != value:
-        return b"NaN"
-    return b"Infinity" if value > 0 else b"-Infinity"
+    return first + b"".join(json.dumps(next(others)).encode() + part for part in rest)
 
 
 def _texts_of_strings(name: str, raw: bytes | memoryview) -> Iterator[bytes]:
