@@ -23,7 +23,7 @@ from braid.core.errors import DamagedArtefact
 from braid.engine.link.options import WorkerEnd
 from braid.engine.processes.log_lines import LOGGER
 from braid.engine.runtime.memory import IDLE_SECONDS, give_back_freed_memory
-from braid.server.app.interfaces import SERVICES, Answering, Interfaces
+from braid.server.app.interfaces import SERVICES, Interfaces
 from braid.server.app.model_parts import MadeFrom, make_model_parts, make_repository
 from braid.server.app.readiness import Readiness
 from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
@@ -93,11 +93,10 @@ class FrontEnd:
             self.models = make_model_parts(made_from, self._readiness.model_changed)
             self._repository = make_repository(made_from, self.models, self._readiness.changed)
             self._readiness.follow(self.models.serving, self._repository)
-            answering = Answering(
+            self._interfaces = Interfaces(
                 *(settings, self.store, self.metrics, self.devices, self.models, health, memory),
-                self._readiness,
+                *(self._readiness, make_ports),
             )
-            self._interfaces = Interfaces(answering, make_ports)
             self._worker_logs = WorkerLogs(self.models.serving.names_of)
             self.metrics.snapshot.watch(self._snapshot, settings.store, settings.max_store_bytes)
             opened.pop_all()
