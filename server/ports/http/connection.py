@@ -50,6 +50,7 @@ class HttpLimits:
     max_connections: int = 1024  # where the ports do not share their limit
 
 
+@dataclass(slots=True)
 class AnswerWriter:
     """The part of a transport that uvicorn uses while it answers one request.
 
@@ -58,12 +59,9 @@ class AnswerWriter:
     that was the tenth part of a call's time.
     """
 
-    __slots__ = ("_head", "_is_begun", "_transport")
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._head = b""
-        self._is_begun = False
+    _transport: Transport
+    _head: bytes = b""
+    _is_begun: bool = False
 
     def write(self, data: bytes) -> None:
         """Write the next part; the first one is the head, which waits for the second."""
