@@ -153,12 +153,13 @@ def _checked(
     if config.max_batch_size < 0:
         raise InvalidRequest(f"max_batch_size is {config.max_batch_size}; it is 0 or more")
     batching = config.dynamic_batching
+    sizes = {1, max(1, config.max_batch_size), *batching.preferred_batch_size}
     passed_over += _instances(config.instance_group, devices)
     passed_over += _passed_over(batching, "dynamic_batching")
     if config.parameters and not config.parameters.keys() - _PARAMETERS:
         passed_over.remove("parameters")
     return Configuration(
-        batch_sizes=_batch_sizes(config),
+        batch_sizes=ModelOptions(tuple(sizes)).batch_sizes,
         pad=_pad(config.parameters),
         lengths=_lengths(config.parameters),
         batchable=_is_true(config.parameters, _BATCHABLE),
@@ -192,11 +193,6 @@ def _passed_over(message: Message, where: str) -> list[str]:
     if unknown := [name for name in given if name not in passed_over]:
         raise InvalidRequest(f"{where} asks for {', '.join(unknown)}: not offered here")
     return passed_over if where == _WHOLE else [f"{where}.{name}" for name in passed_over]
-
-
-def _batch_sizes(config: Any) -> tuple[int, ...]:
-    sizes = {1, max(1, config.max_batch_size), *config.dynamic_batching.preferred_batch_size}
-    return ModelOptions(tuple(sizes)).batch_sizes
 
 
 def _versions(policy: Any) -> VersionPolicy | None:

@@ -125,7 +125,7 @@ def _described(operation: Operation) -> Json:
         parameters.append(_HEAD_LENGTH)
         answer = {"$ref": "#/components/schemas/inference_response"}
     described: Json = {
-        "operationId": _name(operation),
+        "operationId": "_".join([operation.method.lower(), *re.findall(r"\w+", operation.path)]),
         "summary": operation.summary,
         "parameters": parameters,
         "responses": {
@@ -142,11 +142,6 @@ def _described(operation: Operation) -> Json:
         content = _content(schema, is_inference)
         described["requestBody"] = {"required": body is not None, "content": content}
     return described
-
-
-def _name(operation: Operation) -> str:
-    """Return a name of its own: method and path without punctuation."""
-    return "_".join([operation.method.lower(), *re.findall(r"\w+", operation.path)])
 
 
 def _content(schema: Json, is_binary: bool) -> Json:
