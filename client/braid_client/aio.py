@@ -53,7 +53,7 @@ from braid_client.records import (
     job_from_wire,
     model_from_wire,
     node_from_wire,
-    register_header,
+    shapes_to_wire,
     version_text,
 )
 from braid_client.rpcs import Connection
@@ -243,18 +243,34 @@ class AsyncClient(Connection):
             InvalidArgument: a bad name, a file that is no model, ...
             JobFailed: ``wait``, and the job ended otherwise than READY or UNSCHEDULED.
         """
-        header = register_header(
-            *(name, batch_sizes, planner, input_shapes, precision, accepted_error, pad, no_pad),
-            residency,
-            lengths=lengths,
+        options = PlannerOptions(planner) if isinstance(planner, str) else planner
+        several = [input_shapes] if isinstance(input_shapes, Mapping) else list(input_shapes or ())
+        first, *others = [shapes_to_wire(shapes) for shapes in several] or [{}]
+        header = admin_pb2.RegisterModelHeader(
+            name=name,
+            format=admin_pb2.RegisterModelHeader.FORMAT_ONNX,
+            batch_sizes=batch_sizes,
+            planner=admin_pb2.PlannerOptions(
+                name=options.name,
+                max_group_ops=options.max_group_ops,
+                max_groups=options.max_groups,
+            ),
+            input_shapes=first,
+            more_input_shapes=[admin_pb2.InputShapes(shapes=shapes) for shapes in others],
+            precision=precision,
+            accepted_error=accepted_error or 0.0,
+            pad=pad or {},
+            no_pad=no_pad,
+            lengths=lengths if isinstance(lengths, str) else ",".join(map(str, lengths)),
+            residency=None if residency is None else admin_pb2.Residency(kind=residency),
             batchable=batchable,
             pin=pin,
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         sample_file = await self._in_thread(sample_bytes, samples)
         rpc = rpcs.REGISTER_MODEL
-        with open_model(model) as (stream, size_bytes):
-            parts = upload_parts(header, stream, size_bytes, on_upload, sample_file)
+        with open_model(model) as (chunks, size_bytes):
+            parts = upload_parts(header, chunks, size_bytes, on_upload, sample_file)
             feed = Feed(pulled(parts, self._in_thread))
             upload = self._stream(rpc, feed, self._timeout_s(rpc, timeout_s))
             answers = [answer async for answer in upload]

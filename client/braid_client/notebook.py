@@ -80,17 +80,12 @@ def _plan(summary: ScheduleSummary) -> tuple[object, ...]:
         summary.batch_size,
         summary.precision or "fp32",
         summary.plan_id,
-        _serving(summary),
+        f"{summary.planner}{'' if summary.promoted else ' (the sequential plan serves)'}",
         _ms(summary.measured_us),
         _ms(summary.sequential_us),
         f"{summary.speedup:.2f}" if summary.speedup else "not known",
         f"{summary.best_other_ratio:.2f}, {summary.best_other}" if summary.best_other else "-",
     )
-
-
-def _serving(summary: ScheduleSummary) -> str:
-    serves = "" if summary.promoted else " (the sequential plan serves)"
-    return f"{summary.planner}{serves}"
 
 
 def _output(name: str, array: Array) -> tuple[object, ...]:

@@ -412,46 +412,7 @@ def _lengths_from_wire(message: admin_pb2.Model) -> Lengths | None:
     return Lengths(of.axis, dict(sorted(of.rows.items())), tuple(of.scheduled))
 
 
-def register_header(
-    name: str,
-    batch_sizes: Sequence[int],
-    planner: PlannerOptions | str,
-    input_shapes: Shapes | Sequence[Shapes] | None,
-    precision: str = "",
-    accepted_error: float | None = None,
-    pad: Mapping[str, str] | None = None,
-    no_pad: bool = False,
-    residency: str | None = None,
-    lengths: Sequence[int] | str = "",
-    batchable: bool = False,
-    pin: str = "",
-) -> admin_pb2.RegisterModelHeader:
-    options = PlannerOptions(planner) if isinstance(planner, str) else planner
-    several = [input_shapes] if isinstance(input_shapes, Mapping) else list(input_shapes or ())
-    first, *others = [_shapes_to_wire(shapes) for shapes in several] or [{}]
-    return admin_pb2.RegisterModelHeader(
-        name=name,
-        format=admin_pb2.RegisterModelHeader.FORMAT_ONNX,
-        batch_sizes=batch_sizes,
-        planner=admin_pb2.PlannerOptions(
-            name=options.name,
-            max_group_ops=options.max_group_ops,
-            max_groups=options.max_groups,
-        ),
-        input_shapes=first,
-        precision=precision,
-        accepted_error=accepted_error or 0.0,
-        pad=pad or {},
-        no_pad=no_pad,
-        more_input_shapes=[admin_pb2.InputShapes(shapes=shapes) for shapes in others],
-        lengths=lengths if isinstance(lengths, str) else ",".join(map(str, lengths)),
-        residency=None if residency is None else admin_pb2.Residency(kind=residency),
-        batchable=batchable,
-        pin=pin,
-    )
-
-
-def _shapes_to_wire(shapes: Shapes) -> dict[str, admin_pb2.Shape]:
+def shapes_to_wire(shapes: Shapes) -> dict[str, admin_pb2.Shape]:
     return {name: admin_pb2.Shape(dims=dims) for name, dims in shapes.items()}
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 
 from braid_client.errors import BraidError, InvalidArgument, QueueFull, Unavailable
@@ -49,25 +49,22 @@ class RetryPolicy:
         return wait * (1 + self.jitter * (2 * chance - 1))
 
 
+@dataclass(slots=True)
 class Attempts:
     """Attempts of one call, bounded by its deadline and by the policy."""
 
-    def __init__(
-        self,
-        policy: RetryPolicy,
-        retry: Retry,
-        timeout_s: float,
-        clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
-    ) -> None:
+    _policy: RetryPolicy
+    _retry: Retry
+    timeout_s: InitVar[float]
+    _clock: Callable[[], float] = time.monotonic
+    _chance: Callable[[], float] = random.random
+    _deadline: float = field(init=False)
+    _failures: int = 0
+
+    def __post_init__(self, timeout_s: float) -> None:
         if not timeout_s > 0:
             raise InvalidArgument(f"timeout_s must be positive, got {timeout_s}")
-        self._policy = policy
-        self._retry = retry
-        self._clock = clock
-        self._chance = chance
-        self._deadline = clock() + timeout_s
-        self._failures = 0
+        self._deadline = self._clock() + timeout_s
 
     def remaining_s(self) -> float:
         return max(0.0, self._deadline - self._clock())

@@ -14,11 +14,13 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Feed(Generic[T]):
     """Iterator of either kind for gRPC to read the requests of one call from.
 
@@ -26,11 +28,10 @@ class Feed(Generic[T]):
     is cancelled and the client raises ``failure`` instead.
     """
 
-    def __init__(self, source: AsyncIterator[T]) -> None:
-        self._source = source
-        self.failure: Exception | None = None
-        self.unanswered = 1  # requests, and one for those to come
-        self._cancel: Callable[[], object] = lambda: None
+    _source: AsyncIterator[T]
+    failure: Exception | None = None
+    unanswered: int = 1  # requests, and one for those to come
+    _cancel: Callable[[], object] = lambda: None
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self

@@ -34,7 +34,7 @@ Array = NDArray[Any]
 _DATA = wire.Tensor.DESCRIPTOR.fields_by_name["data"].number
 
 # Open Inference Protocol v2 name -> numpy type as it lies on the wire.
-_WIRE_TYPES: Mapping[str, np.dtype[Any]] = {
+WIRE_TYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype("?"),
     "UINT8": np.dtype("u1"),
     "INT8": np.dtype("i1"),
@@ -49,9 +49,9 @@ _WIRE_TYPES: Mapping[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
 }
 _NAMES: Mapping[np.dtype[Any], str] = {
-    given: name for name, dtype in _WIRE_TYPES.items() for given in (dtype, dtype.newbyteorder(">"))
+    given: name for name, dtype in WIRE_TYPES.items() for given in (dtype, dtype.newbyteorder(">"))
 }
-_STORED: Mapping[str, np.dtype[Any]] = {**_WIRE_TYPES, "BF16": np.dtype("<u2")}
+_STORED: Mapping[str, np.dtype[Any]] = {**WIRE_TYPES, "BF16": np.dtype("<u2")}
 BYTES = "BYTES"
 """Type of strings."""
 

@@ -12,8 +12,9 @@ import stat
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO
 
 import numpy as np
 
@@ -32,19 +33,13 @@ ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview
 """Path of a model file, or its bytes."""
 
 
-class Readable(Protocol):
-    """Bytes that are read from the first to the last."""
-
-    def read(self, size: int, /) -> bytes: ...
-
-
 OnUpload = Callable[[int, int], None]
 """Called with the bytes sent and the bytes in all."""
 
 
 @contextmanager
-def open_model(model: ModelSource) -> Iterator[tuple[Readable, int]]:
-    """Open a model file; return a stream over it and its size in bytes.
+def open_model(model: ModelSource) -> Iterator[tuple[Iterator[bytes], int]]:
+    """Open a model file; return its content in chunks, and its size in bytes.
 
     An ONNX model whose weights lie in other files comes as a zip of all of them.
 
@@ -53,7 +48,7 @@ def open_model(model: ModelSource) -> Iterator[tuple[Readable, int]]:
         InvalidArgument: it cannot be a model.
     """
     if isinstance(model, bytes | bytearray | memoryview):
-        yield io.BytesIO(model), memoryview(model).nbytes
+        yield chunks_of(io.BytesIO(model)), memoryview(model).nbytes
         return
     path = os.fsdecode(model)
     is_regular = _is_regular(path, "a folder; name the .onnx or .pt2 file in it")
@@ -64,9 +59,9 @@ def open_model(model: ModelSource) -> Iterator[tuple[Readable, int]]:
             raise InvalidArgument(f"{path}: {reason}")
         files = _with_its_data(path) if is_regular else None
         if files is None or not files.data:
-            yield stream, size
+            yield chunks_of(stream), size
             return
-    yield _Chunks(files.chunks()), files.size_bytes()
+    yield files.chunks(), files.size_bytes()
 
 
 def _with_its_data(path: str) -> ModelFile:
@@ -76,19 +71,8 @@ def _with_its_data(path: str) -> ModelFile:
         raise InvalidArgument(str(error)) from None
 
 
-class _Chunks:
-    """What an iterator brings, as a stream."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._left = b""
-
-    def read(self, size: int, /) -> bytes:
-        """Return at most ``size`` bytes; none at the end."""
-        while not self._left and (chunk := next(self._chunks, None)) is not None:
-            self._left = chunk
-        taken, self._left = self._left[:size], self._left[size:]
-        return taken
+def chunks_of(stream: BinaryIO) -> Iterator[bytes]:
+    return iter(partial(stream.read, CHUNK_BYTES), b"")
 
 
 def _is_regular(path: str, folder: str) -> bool:
@@ -140,7 +124,7 @@ def _packed(samples: Mapping[str, Array]) -> bytes:
 
 def upload_parts(
     header: wire.RegisterModelHeader,
-    stream: Readable,
+    chunks: Iterator[bytes],
     size_bytes: int,
     on_upload: OnUpload | None = None,
     samples: bytes = b"",
@@ -154,7 +138,7 @@ def upload_parts(
     yield wire.RegisterModelRequest(header=header)
     for first in range(0, len(samples), CHUNK_BYTES):
         yield wire.RegisterModelRequest(samples=samples[first : first + CHUNK_BYTES])
-    while chunk := stream.read(CHUNK_BYTES):
+    for chunk in chunks:
         digest.update(chunk)
         yield wire.RegisterModelRequest(chunk=chunk)
         sent += len(chunk)

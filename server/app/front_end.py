@@ -23,20 +23,20 @@ from braid.core.errors import DamagedArtefact
 from braid.engine.link.options import WorkerEnd
 from braid.engine.processes.log_lines import LOGGER
 from braid.engine.runtime.memory import IDLE_SECONDS, give_back_freed_memory
-from braid.server.app.interfaces import SERVICES, Answering, Interfaces
+from braid.server.app.interfaces import SERVICES, Interfaces
 from braid.server.app.model_parts import MadeFrom, make_model_parts, make_repository
 from braid.server.app.readiness import Readiness
+from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
 from braid.server.devices.device import Device, DeviceEvents
 from braid.server.devices.pool import Devices
 from braid.server.devices.quota_cores import QuotaCores, cores_paid_for
 from braid.server.inference.call_memory import CallMemory
 from braid.server.limits import memory_limits, store_database, store_limits
 from braid.server.models.preload import prefer, preload
-from braid.server.observability.build import build_facts
-from braid.server.observability.metrics import Metrics
+from braid.server.observability.logs import WorkerLogs
+from braid.server.observability.metrics import Metrics, TritonMetrics, tell_build
+from braid.server.observability.series.requests import watch_calls
 from braid.server.observability.snapshot import ContestCounts, DeviceSnapshot, Snapshot
-from braid.server.observability.triton_metrics import TritonMetrics
-from braid.server.observability.worker_logs import WorkerLogs
 from braid.server.ports.grpc_port import GrpcPorts, MakePorts, Ports
 from braid.server.ports.ready_line import ModelToTry, ready_facts
 from braid.server.repository.repository import watch
@@ -93,11 +93,10 @@ class FrontEnd:
             self.models = make_model_parts(made_from, self._readiness.model_changed)
             self._repository = make_repository(made_from, self.models, self._readiness.changed)
             self._readiness.follow(self.models.serving, self._repository)
-            answering = Answering(
+            self._interfaces = Interfaces(
                 *(settings, self.store, self.metrics, self.devices, self.models, health, memory),
-                self._readiness,
+                *(self._readiness, make_ports),
             )
-            self._interfaces = Interfaces(answering, make_ports)
             self._worker_logs = WorkerLogs(self.models.serving.names_of)
             self.metrics.snapshot.watch(self._snapshot, settings.store, settings.max_store_bytes)
             opened.pop_all()
@@ -125,7 +124,7 @@ class FrontEnd:
         await self._files.start()
         await self.devices.start()
         for device in self.devices.all:
-            self.metrics.add_device(device.name)
+            self.metrics.jobs.add_device(device.name)
         await prefer(self.settings.preload, self.store)
         await self.models.policies.restore()
         await self.models.restore.know()
@@ -221,16 +220,18 @@ class FrontEnd:
         await self._files.stop()
         self.store.close()
 
-    async def close_ports(self) -> None:
-        """Close the ports after a start that failed, before the first caller."""
-        await self._interfaces.close()
+    def settle(self) -> None:
+        """Leave the cores to the devices, and log that the server is ready."""
+        leave_cores_to_devices(pinned_cores(device.link.options for device in self.devices.all))
+        self.log_ready()
 
     def log_ready(self) -> None:
         settings, serving, ports = self.settings, self.models.serving, self._interfaces
         wanted = [*(entry.partition("=")[0] for entry in settings.preload), *settings.ready_models]
         answer = [name for name in wanted if serving.answers(name)]
         answer += [replica.name for replica in serving.all_served()]
-        to_try = self._model_to_try(answer[0]) if answer else None
+        newest = {replica.name: replica.inputs for replica in serving.all_served()}
+        to_try = ModelToTry(answer[0], newest[answer[0]]) if answer else None
         facts = ready_facts(settings, ports.grpc_port, ports.http_port, to_try)
         devices = ", ".join(device.device_key for device in self.devices.all)
         extra = {
@@ -246,10 +247,6 @@ class FrontEnd:
         else:
             log.info("ready", extra=extra)
 
-    def _model_to_try(self, name: str) -> ModelToTry:
-        *_, newest = (x for x in self.models.serving.all_served() if x.name == name)
-        return ModelToTry(name, newest.inputs)
-
     def _snapshot(self) -> Snapshot:
         for device in self.devices.all:  # for the next one
             self._background.start(device.look())
@@ -261,7 +258,7 @@ class FrontEnd:
             replicas,
             [
                 ContestCounts(
-                    *(replica.name, str(replica.version), replica.device.name, str(size)),
+                    (replica.name, str(replica.version), replica.device.name, str(size)),
                     *(dict(contest.runs), contest.is_open, contest.estimated_loss),
                 )
                 for replica in replicas
@@ -297,7 +294,7 @@ class FrontEnd:
         self._background.start(self.models.restore.withdraw(device.name, digest, error))
 
     def _worker_ended(self, device: str, end: WorkerEnd) -> None:
-        self.metrics.devices.worker_restarted(device, end.reason)
+        self.metrics.jobs.worker_restarted(device, end.reason)
 
 
 def _leave_to_stay() -> None:
@@ -337,8 +334,8 @@ def open_store(
 def _metrics(settings: Settings, memory: CallMemory) -> Metrics:
     metrics = Metrics()
     metrics.requests.queue_limit.set(settings.max_queue_requests)
-    metrics.calls.watch(memory)
-    metrics.build.runs(build_facts(settings.commit))
+    watch_calls(metrics.registry, memory)
+    tell_build(metrics.registry, settings.commit)
     if settings.triton_metrics:
         metrics.registry.register(TritonMetrics(metrics))
     return metrics

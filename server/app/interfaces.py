@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -61,33 +61,30 @@ SERVICES = (
 """Names of the gRPC services that are up while the server takes requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answering:
-    """Parts of the server that answer calls."""
-
-    settings: Settings
-    store: Store
-    metrics: Metrics
-    devices: Devices
-    models: ModelParts
-    health: Health
-    memory: CallMemory
-    readiness: Readiness
-
-
+@dataclass(eq=False)
 class Interfaces:
     """The ports of one server and the methods behind them. Belongs to the event loop."""
 
-    def __init__(self, parts: Answering, make_ports: MakePorts) -> None:
+    _settings: Settings
+    _store: Store
+    _metrics: Metrics
+    _devices: Devices
+    _models: ModelParts
+    _health: Health
+    _memory: CallMemory
+    _readiness: Readiness
+    make_ports: InitVar[MakePorts]
+    grpc_port: int = 0
+    http_port: int = 0
+
+    def __post_init__(self, make_ports: MakePorts) -> None:
         """Listen on nothing yet. StartupError: tokens or certificates are missing or unusable."""
-        self._parts = parts
-        self.grpc_port = self.http_port = 0
-        settings, models, memory = parts.settings, parts.models, parts.memory
+        settings, models, memory = self._settings, self._models, self._memory
         self._sampling = Sampling()
         self._turns = Turns()
         self._nodes = NodeList(
-            *(parts.store, settings, lambda: models.runner.device_keys, lambda: self.grpc_port),
-            parts.devices.allowance,
+            *(self._store, settings, lambda: models.runner.device_keys, lambda: self.grpc_port),
+            self._devices.allowance,
         )
         self._regions = SharedRegions(
             settings.system_shared_memory,
@@ -103,14 +100,14 @@ class Interfaces:
         )
         self.ports = make_ports(settings, self._add_services, self._sampling, memory)
         self._started = self.ports.checks.started.event
-        parts.health.may_see = self._may_see
+        self._health.may_see = self._may_see
         self._host_names = host_names(settings)
         self._origins = cors_origins(settings)
         self._http = self._http_server()
 
     async def listen(self) -> None:
         """Take connections; calls but health wait for ``answer``. StartupError: a port is taken."""
-        settings = self._parts.settings
+        settings = self._settings
         self._started.clear()
         try:
             certificates = self.ports.checks.certificates
@@ -131,12 +128,8 @@ class Interfaces:
         """Close the HTTP port. The gRPC port stays open until the process ends."""
         await self._http.stop()
 
-    async def close(self) -> None:
-        """Close the gRPC ports after a start that failed, before the first caller."""
-        await self.ports.close()
-
     def _http_server(self) -> HttpServer:
-        metrics = self._parts.metrics
+        metrics = self._metrics
         rest = self._rest()
         return HttpServer(
             [
@@ -154,7 +147,7 @@ class Interfaces:
     def _waits_for(self) -> Sequence[str]:
         """What keeps the server from being ready; names of models are for callers with a token."""
         has_tokens = self.ports.checks.tokens.are_required
-        return self._parts.readiness.waits_for(with_names=not has_tokens)
+        return self._readiness.waits_for(with_names=not has_tokens)
 
     def _may_see(self, context: Context) -> bool:
         metadata = context.invocation_metadata()
@@ -167,8 +160,8 @@ class Interfaces:
         return self._host_names.include(host)
 
     def _rest(self) -> RestServices:
-        protocol, settings = RestInference(self._regions), self._parts.settings
-        models, memory = self._parts.models.serving, self._parts.memory
+        protocol, settings = RestInference(self._regions), self._settings
+        models, memory = self._models.serving, self._memory
         return RestServices(
             inference=TensorService(models, memory, self._turns, protocol),
             models=models,
@@ -184,23 +177,19 @@ class Interfaces:
         self, origins: Sequence[str], is_signed_in: IsSignedIn = lambda headers: False
     ) -> Admission:
         checks, certificates = self.ports.checks, self.ports.checks.certificates
-        return Admission(
-            *(checks.gate, checks.telemetry),
-            needs_certificate=certificates is not None and certificates.are_mutual,
-            origins=origins,
-            is_signed_in=is_signed_in,
-        )
+        is_mutual = certificates is not None and certificates.are_mutual
+        return Admission(checks.gate, checks.telemetry, is_mutual, origins, is_signed_in)
 
     def _console(self, rest: RestServices) -> Console:
         """Make the console: for callers with the admin token; if there is none, pages for all."""
-        models, settings = self._parts.models, self._parts.settings
+        models, settings = self._models, self._settings
         facts = Facts(
             models.queries,
             models.policies,
             models.runner,
             models.serving,
-            self._parts.metrics,
-            self._parts.devices,
+            self._metrics,
+            self._devices,
             shown_settings(settings),
             self._nodes,
             lambda: register_command(settings, near_address(settings, self.grpc_port)),
@@ -211,15 +200,15 @@ class Interfaces:
         services = replace(rest, admission=self._admission((), sessions.is_signed_in))
         register = Register(services, settings.max_upload_bytes)
         calls = [register.route(), Infer(TRY, services).route()]
-        return Console(facts, sessions, calls, is_tls=is_tls, is_guarded=tokens.are_required)
+        return Console(facts, sessions, calls, is_tls, tokens.are_required)
 
     def _open_inference(self) -> dict[str, Handler]:
-        parts, models, regions = self._parts, self._parts.models, self._regions
-        sampling = None if parts.settings.tracing == "off" else self._sampling
-        device_names = [device.name for device in parts.devices.all]
+        models, regions = self._models, self._regions
+        sampling = None if self._settings.tracing == "off" else self._sampling
+        device_names = [device.name for device in self._devices.all]
         return oip.handlers(
-            ServerMethods(parts.health, regions.is_offered),
-            ModelMethods(models.serving, parts.metrics),
+            ServerMethods(self._health, regions.is_offered),
+            ModelMethods(models.serving, self._metrics),
             RepositoryMethods(models.loader, models.policies, device_names),
             SharedMemoryMethods(regions),
             LogLevels(),
@@ -227,13 +216,13 @@ class Interfaces:
         )
 
     def _administration(self) -> dict[str, Handler]:
-        settings, models = self._parts.settings, self._parts.models
+        settings, models = self._settings, self._models
         uploads = ModelUploads(
-            self._parts.store,
+            self._store,
             settings.max_upload_bytes,
             settings.upload_idle_seconds,
             settings.max_samples_bytes,
-            self._parts.metrics.jobs.upload_received,
+            self._metrics.jobs.upload_received,
         )
         servicer = AdminServicer(
             uploads, models.runner, models.serving, models.queries, models.policies, self._nodes
@@ -243,7 +232,7 @@ class Interfaces:
     def _add_services(self, server: grpc.aio.Server) -> None:
         admin = grpc.method_handlers_generic_handler(ADMIN.full_name, self._admin)
         server.add_generic_rpc_handlers((*self._inference, admin))
-        health_pb2_grpc.add_HealthServicer_to_server(self._parts.health, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(
             [
                 *SERVICES,

@@ -19,7 +19,6 @@ from braid.core.errors import BraidError
 from braid.core.own_threads import OwnThreads
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.app.front_end import FrontEnd
-from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
 from braid.server.models.preload import check_models
 from braid.server.observability.logs import configure_logging
 from braid.server.repository.repository import check_repository
@@ -52,13 +51,11 @@ async def serve(settings: Settings, make_host: MakeMeasuringHost = measuring_hos
             loop.add_signal_handler(number, stopping.set)
     try:
         if await ends_before(stopping, front.start()):
-            workers = (device.link.options for device in front.devices.all)
-            leave_cores_to_devices(pinned_cores(workers))
-            front.log_ready()
+            front.settle()
             await stopping.wait()
         log.info("stopping: accepted requests are finished first")
     except BraidError:
-        await front.close_ports()
+        await front.ports.close()  # before the first caller
         raise
     finally:
         await front.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from braid.server.devices.pool import Devices
 from braid.server.models.serving_models import ServingModels
@@ -13,17 +14,17 @@ EVERY_MODEL = "*"
 """Among the names of BRAID_READY_MODELS: all models of the repository, broken ones, too."""
 
 
+@dataclass(slots=True)
 class Readiness:
     """Decides the server's health. Belongs to the event loop."""
 
-    def __init__(self, health: Health, devices: Devices, ready_models: Collection[str]) -> None:
-        """Be not ready; ``ready_models`` are names of models that the server is ready only with."""
-        self._health = health
-        self._devices = devices
-        self._ready_models = ready_models
-        self._serving: ServingModels | None = None
-        self._repository: ModelRepository | None = None
-        self._takes_requests = self._is_stopping = False
+    _health: Health
+    _devices: Devices
+    _ready_models: Collection[str]  # names of models that the server is ready only with
+    _serving: ServingModels | None = None
+    _repository: ModelRepository | None = None
+    _takes_requests: bool = False
+    _is_stopping: bool = False
 
     def follow(self, serving: ServingModels, repository: ModelRepository | None) -> None:
         self._serving, self._repository = serving, repository

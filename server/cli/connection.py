@@ -7,7 +7,6 @@ import os
 import shlex
 import socket
 import ssl
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,42 +17,41 @@ from braid_client.rpcs import DEFAULT_ADDRESS
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
-def default_address() -> str:
-    return os.environ.get("BRAID_ADDRESS") or DEFAULT_ADDRESS
+OPTIONS = {
+    "address": (
+        "HOST:PORT",
+        f"of the server's gRPC port (default: BRAID_ADDRESS or {DEFAULT_ADDRESS})",
+    ),
+    # No flag takes the token itself: others could read it in the list of processes.
+    "token_file": (
+        "FILE",
+        "with the token to show (default: BRAID_TOKEN_FILE, or the token in BRAID_TOKEN)",
+    ),
+    "tls_ca": (
+        "FILE",
+        "use TLS, and trust this authority; 'system': those of the system (default: BRAID_TLS_CA)",
+    ),
+    "tls_cert": ("FILE", "certificate to show (BRAID_TLS_CERT)"),
+    "tls_key": ("FILE", "its key (BRAID_TLS_KEY)"),
+}
+"""Options of all subcommands that call a server: by name, what it takes and its help text."""
+
+
+def _usual(name: str) -> str | None:
+    given = os.environ.get(f"BRAID_{name.upper()}")
+    return given or DEFAULT_ADDRESS if name == "address" else given
 
 
 def add_address(parser: argparse.ArgumentParser, *, nested: bool = False) -> None:
     """Add ``--address``, token and TLS; ``nested``: the parent parser has them, with defaults."""
-
-    def add(
-        flag: str, metavar: str, default: str | None, text: str, parse: Callable[[str], str] = str
-    ) -> None:
-        value = argparse.SUPPRESS if nested else default
-        parser.add_argument(flag, metavar=metavar, default=value, help=text, type=parse)
-
-    environment = os.environ.get
-    add(
-        "--address",
-        "HOST:PORT",
-        default_address(),
-        f"of the server's gRPC port (default: BRAID_ADDRESS or {DEFAULT_ADDRESS})",
-        host_and_port,
-    )
-    # No flag takes the token itself: others could read it in the list of processes.
-    add(
-        "--token-file",
-        "FILE",
-        environment("BRAID_TOKEN_FILE"),
-        "with the token to show (default: BRAID_TOKEN_FILE, or the token in BRAID_TOKEN)",
-    )
-    add(
-        "--tls-ca",
-        "FILE",
-        environment("BRAID_TLS_CA"),
-        "use TLS, and trust this authority; 'system': those of the system (default: BRAID_TLS_CA)",
-    )
-    add("--tls-cert", "FILE", environment("BRAID_TLS_CERT"), "certificate to show (BRAID_TLS_CERT)")
-    add("--tls-key", "FILE", environment("BRAID_TLS_KEY"), "its key (BRAID_TLS_KEY)")
+    for name, (metavar, text) in OPTIONS.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            metavar=metavar,
+            default=argparse.SUPPRESS if nested else _usual(name),
+            help=text,
+            type=host_and_port if name == "address" else str,
+        )
 
 
 def tls_of(args: argparse.Namespace) -> Tls | None:
@@ -101,19 +99,12 @@ def _first_token(file: Path) -> str:
 
 def connection_options(args: argparse.Namespace) -> str:
     """Options to append to a suggested command, so that it reaches the same server."""
-    usual = {
-        "address": default_address(),
-        **{name: os.environ.get(f"BRAID_{name.upper()}") for name in _CREDENTIALS},
-    }
-    given = {name: getattr(args, name) for name in usual}
+    given = {name: getattr(args, name) for name in OPTIONS}
     return "".join(
         f" --{name.replace('_', '-')} {shlex.quote(value)}"
         for name, value in given.items()
-        if value and value != usual[name]
+        if value and value != _usual(name)
     )
-
-
-_CREDENTIALS = ("token_file", "tls_ca", "tls_cert", "tls_key")
 
 
 def tls_hint(args: argparse.Namespace) -> str:

@@ -109,7 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     args = parser.parse_args(given)
     if args.command != "serve":  # which logs them
-        _warn_of_unknown_variables()
+        for name, similar in unknown_variables().items():
+            hint = f"; did you mean {similar}?" if similar else ""
+            print(f"braid: the variable {name} is not known{hint}", file=sys.stderr)
     try:
         return int(COMMANDS[args.command]().run(args))
     except KeyboardInterrupt:
@@ -122,12 +124,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (braid_client.BraidError, braid.core.errors.BraidError, OSError) as error:
         print(f"braid {args.command}: {_one_line(error, args)}", file=sys.stderr)
         return 1
-
-
-def _warn_of_unknown_variables() -> None:
-    for name, similar in unknown_variables().items():
-        hint = f"; did you mean {similar}?" if similar else ""
-        print(f"braid: the variable {name} is not known{hint}", file=sys.stderr)
 
 
 def _one_line(error: Exception, args: argparse.Namespace) -> str:

@@ -25,12 +25,10 @@ class Parser(argparse.ArgumentParser):
         parsed, left = super().parse_known_args(args, namespace)
         left = [*vars(parsed).pop(_LEFT_OVER, ()), *left]
         if left:
-            hints = "".join(closest(word.partition("=")[0], self._options()) for word in left)
+            options = [option for action in self._actions for option in action.option_strings]
+            hints = "".join(closest(word.partition("=")[0], options) for word in left)
             self.error(f"unknown: {' '.join(left)}{hints}")
         return parsed, left
-
-    def _options(self) -> list[str]:
-        return [option for action in self._actions for option in action.option_strings]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raise ArgumentError unless ``value`` is one of the choices, if there are any."""
@@ -58,6 +56,11 @@ def _at_least(least: int, text: str) -> int:
 
 
 at_least_zero, at_least_one = partial(_at_least, 0), partial(_at_least, 1)
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Parse ``1,4``: numbers from 1 on."""
+    return tuple(at_least_one(part) for part in text.split(","))
 
 
 def seconds(text: str) -> float:

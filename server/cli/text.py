@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from rich import box
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from braid.core.measurement import Speed, speed_text, spread_text
+from braid.server.console import formats
 from braid_client import ScheduleSummary
 
 WIDTH = 100
@@ -60,11 +60,7 @@ def print_json(records: Sequence[Any]) -> None:
 
 def duration_text(microseconds: float) -> str:
     """Text of a duration in a suitable unit: ``812 us``, ``2.31 ms``, ``1.20 s``."""
-    if microseconds < 1000:
-        return f"{microseconds:.0f} us"
-    if microseconds < 1e6:
-        return f"{microseconds / 1e3:.2f} ms"
-    return f"{microseconds / 1e6:.2f} s"
+    return formats.duration(microseconds).replace("µ", "u")
 
 
 def latency_text(latency_us: float, spread: float | None) -> str:
@@ -80,12 +76,9 @@ def summary_speed(plan: ScheduleSummary) -> str:
 
 
 def time_text(unix: float) -> str:
-    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return formats.utc(unix).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def seconds_text(seconds: float | None) -> str:
     """Text of a wait in seconds: ``?``, ``8 s``, ``2 min 05 s``."""
-    if seconds is None:
-        return "?"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    return "?" if seconds is None else formats.left(seconds)

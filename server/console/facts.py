@@ -96,13 +96,11 @@ class Facts:
         """Return the shapes of a schedule, unless they are a version's main ones."""
         return "" if self.models.is_main(model, placed.schedule) else placed.schedule.key.shapes
 
-    def sample(self, name: str, **labels: str) -> float | None:
-        """Return the value of a series, None if there is none; reads its own family only."""
-        for family in self.metrics.registry.restricted_registry([name]).collect():
-            for sample in family.samples:
-                if (sample.name, sample.labels) == (name, labels):
-                    return sample.value
-        return None
+    def counted(self, name: str, **labels: str) -> float:
+        """Return the sum of the series with these labels; reads their own family only."""
+        families = self.metrics.registry.restricted_registry([name]).collect()
+        series = (each for family in families for each in family.samples if each.name == name)
+        return sum(each.value for each in series if labels.items() <= each.labels.items())
 
     async def schedule(self, at: ScheduleAddress) -> tuple[ModelVersion, Placed]:
         """Return the model and the schedule at an address; NotFound: there is none."""

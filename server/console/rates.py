@@ -128,10 +128,7 @@ class Rates:
 
 
 def _activity(before: _Counts, after: _Counts, seconds: float) -> ModelRates:
-    done = {
-        outcome: count - before.outcomes.get(outcome, 0)
-        for outcome, count in after.outcomes.items()
-    }
+    done = after.outcomes - before.outcomes
     total = sum(done.values())
     buckets = [
         (bound, count - before.buckets.get(bound, 0))
@@ -139,7 +136,7 @@ def _activity(before: _Counts, after: _Counts, seconds: float) -> ModelRates:
     ]
     return ModelRates(
         total / seconds,
-        (total - done.get("OK", 0)) / seconds,
+        (total - done["OK"]) / seconds,
         quantile(0.5, buckets),
         quantile(0.99, buckets),
     )

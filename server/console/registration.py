@@ -16,7 +16,7 @@ import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -26,7 +26,8 @@ from starlette.responses import JSONResponse, Response
 from braid.compiler.options import several_shapes
 from braid.core.errors import InvalidRequest, InvalidUpload, UploadTooLarge
 from braid.server.console.rendering import url
-from braid.server.rpc.status import Context, behaviour_of
+from braid.server.http2.calls import behaviour_of
+from braid.server.rpc.status import Context
 from braid.server.servicers.admin import SERVICE as ADMIN
 from braid.server.servicers.admin_messages import options_from_wire
 from braid.server.servicers.rest.calls import HttpCall
@@ -216,13 +217,13 @@ async def _check_beginnings(files: Sequence[GivenFile], body: FormBody) -> None:
             raise InvalidUpload(reason or _ONE_MODEL)
 
 
+@dataclass(slots=True)
 class _Packing:
     """Files on their way into one upload, and its digest. Works on threads; closed in between."""
 
-    def __init__(self, *, is_zip: bool) -> None:
-        self._zip = ZipOfFiles() if is_zip else None
-        self._digest = hashlib.sha256()
-        self._lock = threading.Lock()
+    _zip: ZipOfFiles | None  # of several files
+    _digest: Any = field(default_factory=hashlib.sha256)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, name: str) -> None:
         if self._zip is not None:
@@ -247,7 +248,7 @@ async def _messages(
     form: RegistrationForm, body: FormBody
 ) -> AsyncGenerator[wire.RegisterModelRequest, None]:
     yield wire.RegisterModelRequest(header=form.header)
-    packing = _Packing(is_zip=len(form.files) > 1)
+    packing = _Packing(ZipOfFiles() if len(form.files) > 1 else None)
     try:
         data = [file.name for file in form.files[1:]]
         for at, file in enumerate(form.files):

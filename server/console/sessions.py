@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 
 from braid.server.security.addresses import network_of
@@ -32,15 +32,14 @@ class _Session:
     ends: float  # on the monotonic clock
 
 
+@dataclass(slots=True)
 class Sessions:
     """All sessions, in memory only."""
 
-    def __init__(
-        self, is_admin: Callable[[Digest], bool], clock: Callable[[], float] = monotonic
-    ) -> None:
-        self._is_admin = is_admin
-        self._clock = clock
-        self._sessions: dict[str, _Session] = {}  # in the order they began, and will end
+    _is_admin: Callable[[Digest], bool]
+    _clock: Callable[[], float] = monotonic
+    # In the order they began, and will end.
+    _sessions: dict[str, _Session] = field(default_factory=dict)
 
     def sign_in(self, token: str) -> str | None:
         """Begin a session; returns its name, or None if the token is wrong."""
@@ -72,6 +71,7 @@ class Sessions:
         return self.is_signed_in(headers) or self._is_admin(owner_in(headers))
 
 
+@dataclass(slots=True)
 class SignInLimit:
     """Wrong tokens by the address that they came from, of ``MAX_PEERS`` addresses at most.
 
@@ -79,9 +79,9 @@ class SignInLimit:
     loop. The right token has to wait, too: otherwise the limit would tell which one it is.
     """
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
-        self._failures: dict[str, list[float]] = {}  # when; the address that failed last is last
+    _clock: Callable[[], float] = monotonic
+    # When; the address that failed last is last.
+    _failures: dict[str, list[float]] = field(default_factory=dict)
 
     def wait_seconds(self, peer: str) -> float:
         """Return the seconds until this address may try again; 0: now."""

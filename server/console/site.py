@@ -12,8 +12,8 @@ import base64
 import hashlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from importlib.resources import files
 from urllib.parse import parse_qs, unquote
@@ -51,32 +51,24 @@ ASSETS = {
     "icon.svg": "image/svg+xml",
 }
 
-Action = Callable[[], Awaitable[str]]
-"""Carries out one change; returns the path to go to."""
+
+def _read_assets() -> dict[str, bytes]:
+    folder = files("braid.server.console") / "assets"
+    return {name: (folder / name).read_bytes() for name in ASSETS}
 
 
+@dataclass(frozen=True, slots=True)
 class Console:
     """The route below ``/console/``."""
 
-    def __init__(
-        self,
-        facts: Facts,
-        sessions: Sessions,
-        calls: Sequence[BaseRoute],
-        *,
-        is_tls: bool = False,
-        is_guarded: bool = False,
-    ) -> None:
-        """``calls``: routes for scripts. ``is_guarded``: pages are for those who signed in, too."""
-        self._facts = facts
-        self._sessions = sessions
-        self._calls = calls
-        self._limit = SignInLimit()
-        self._is_tls = is_tls
-        self._is_guarded = is_guarded
-        self._renderer = Renderer()
-        folder = files("braid.server.console") / "assets"
-        self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
+    _facts: Facts
+    _sessions: Sessions
+    _calls: Sequence[BaseRoute]  # for scripts
+    _is_tls: bool
+    _is_guarded: bool  # pages are for those who signed in, too
+    _limit: SignInLimit = field(default_factory=SignInLimit)
+    _renderer: Renderer = field(default_factory=Renderer)
+    _assets: Mapping[str, bytes] = field(default_factory=_read_assets)
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -176,39 +168,24 @@ class Console:
             self._sessions.sign_out(request.headers)
             to = url("sign-in") if self._is_guarded else BASE
             return _redirect(to, set_cookie("", secure=self._is_tls))
-        action = self._action(parts)
-        if action is None:
-            return await self._problem(HTTPStatus.NOT_FOUND, "There is no such action.", is_admin)
         if not is_admin:
             return await self._problem(
                 HTTPStatus.FORBIDDEN, "Sign in with the admin token to change things.", is_admin
             )
-        return _redirect(await action())
-
-    def _action(self, parts: list[str]) -> Action | None:
         match parts:
             case ["jobs", job_id, "cancel"]:
-
-                async def act() -> str:
-                    await self._facts.runner.cancel(job_id)
-                    return url("jobs", job_id)
-
+                await self._facts.runner.cancel(job_id)
+                return _redirect(url("jobs", job_id))
             case ["models", name, version, "delete"]:
-
-                async def act() -> str:
-                    await self._facts.policies.delete(name, version)
-                    return BASE
-
+                await self._facts.policies.delete(name, version)
+                return _redirect(BASE)
             case ["models", name, version, "profile"]:
-
-                async def act() -> str:
-                    model = await self._facts.queries.find(name, version)
-                    job = await self._facts.runner.schedule_again(model.name, model.version)
-                    return url("jobs", job.id)
-
+                model = await self._facts.queries.find(name, version)
+                job = await self._facts.runner.schedule_again(model.name, model.version)
+                return _redirect(url("jobs", job.id))
             case _:
-                return None
-        return act
+                message = "There is no such action."
+                return await self._problem(HTTPStatus.NOT_FOUND, message, is_admin)
 
     async def _sign_in(self, request: Request, body: bytes) -> Response:
         peer = request.client.host if request.client else ""

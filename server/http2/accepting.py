@@ -12,6 +12,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -34,18 +35,17 @@ def most_connections(memory_bytes: int) -> int:
     return most if descriptors == resource.RLIM_INFINITY else min(most, descriptors * 3 // 4)
 
 
+@dataclass(slots=True, eq=False)
 class Place:
     """Place of one connection, from its acceptance to its end."""
 
-    __slots__ = ("drop", "is_at_work", "is_known", "network")
-
-    def __init__(self, network: str) -> None:
-        self.network = network  # part of the caller's address that it cannot choose
-        self.is_known = False  # the caller has shown a token
-        self.drop: Callable[[], object]  # closes the connection
-        self.is_at_work: Callable[[], bool] = lambda: False  # the caller waits for an answer
+    network: str  # part of the caller's address that it cannot choose
+    is_known: bool = False  # the caller has shown a token
+    drop: Callable[[], object] = field(init=False)  # closes the connection
+    is_at_work: Callable[[], bool] = lambda: False  # the caller waits for an answer
 
 
+@dataclass(slots=True)
 class Connections:
     """Places of all connections. Belongs to the event loop.
 
@@ -53,30 +53,23 @@ class Connections:
     stranger gives way: of the network that has most, the longest idle, else the longest at work.
     """
 
-    def __init__(
-        self,
-        most: int,
-        held_bytes: int = 16 << 20,
-        network_of: Callable[[str], str] = str,
-        is_token: Callable[[str], bool] = lambda authorization: False,
-    ) -> None:
-        """Have ``most`` places, and room for ``held_bytes``, as ``hold`` notes them.
-
-        ``is_token`` tells whether a header ``authorization`` shows a token that counts.
-        """
-        self.answering: set[object] = set()  # those of HTTP/1.1 whose route is at work
-        self._most = most
-        self._most_bytes = held_bytes
-        self._network_of = network_of
-        self._is_token = is_token
-        self._known: set[Place] = set()
-        self._strangers: dict[str, dict[Place, None]] = {}  # by network, the longest idle first
-        self._count = self._held_bytes = 0
-        self._held: dict[Place, int] = {}
+    _most: int  # places
+    most_bytes: int = 16 << 20  # as ``hold`` notes them
+    network_of: Callable[[str], str] = str
+    is_token: Callable[[str], bool] = lambda authorization: False
+    """Tells whether a header ``authorization`` shows a token that counts."""
+    answering: set[object] = field(default_factory=set)
+    """Those of HTTP/1.1 whose route is at work."""
+    _known: set[Place] = field(default_factory=set)
+    # By network, the longest idle first.
+    _strangers: dict[str, dict[Place, None]] = field(default_factory=dict)
+    _count: int = 0
+    _held_bytes: int = 0
+    _held: dict[Place, int] = field(default_factory=dict)
 
     def enter(self, address: str) -> Place:
         """Return the place of a new connection; a stranger's connection may be closed for it."""
-        place = Place(self._network_of(address.removeprefix("::ffff:")))
+        place = Place(self.network_of(address.removeprefix("::ffff:")))
         same = self._strangers.get(place.network, {})
         if len(same) >= self._most - self._most // 4:
             self._give_way(same)
@@ -100,7 +93,7 @@ class Connections:
             return
         self._forget(place)
         has_room = len(self._known) < self._most - KEPT_PLACES
-        if authorization and has_room and self._is_token(authorization):
+        if authorization and has_room and self.is_token(authorization):
             place.is_known = True
             self._known.add(place)
         else:
@@ -111,7 +104,7 @@ class Connections:
         self._held_bytes += size_bytes - self._held.pop(place, 0)
         if size_bytes:
             self._held[place] = size_bytes
-        while self._held_bytes > self._most_bytes and len(self._held) > 1:
+        while self._held_bytes > self.most_bytes and len(self._held) > 1:
             self._drop(max(self._held, key=self._held.__getitem__))
 
     def _give_way(self, strangers: dict[Place, None]) -> None:

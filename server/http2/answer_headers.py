@@ -11,6 +11,8 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
+from braid_client.wire_fields import encode_varint
+
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
@@ -22,12 +24,7 @@ def _integer(value: int, bits: int) -> bytes:
     limit = (1 << bits) - 1
     if value < limit:
         return bytes([value])
-    encoded, value = bytearray([limit]), value - limit
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return bytes([limit]) + encode_varint(value - limit)
 
 
 def literal(name: bytes, value: bytes) -> bytes:

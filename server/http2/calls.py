@@ -19,13 +19,12 @@ import grpc
 from braid.server.http2.answer_headers import BEGIN, Metadata, write_end
 from braid.server.http2.connection import HttpConnection
 from braid.server.http2.messages import BadMessage, NoRoom, TooLarge
-from braid.server.http2.request_headers import RequestHead
 from braid.server.http2.streams import HttpStream
 
 log = logging.getLogger("braid.rpc")
 
 Code = grpc.StatusCode
-HandlerOf = Callable[[RequestHead], Awaitable[Any]]
+HandlerOf = Callable[[Any], Awaitable[Any]]
 
 
 class Call:
@@ -95,7 +94,8 @@ class Call:
         try:
             message = await self._connection.flow.next(self._stream)
         except (TooLarge, BadMessage, NoRoom) as failure:
-            await self._refuse(failure)
+            code = Code.INTERNAL if isinstance(failure, BadMessage) else Code.RESOURCE_EXHAUSTED
+            await self.abort(code, str(failure))
         if message is None:
             return grpc.aio.EOF
         decode = self._handler.request_deserializer
@@ -149,12 +149,7 @@ class Call:
         if handler is None:
             await self._finish(Code.UNIMPLEMENTED, "Method not found!")
             return
-        behaviour = (
-            handler.unary_unary
-            or handler.stream_stream
-            or handler.stream_unary
-            or handler.unary_stream
-        )
+        behaviour = behaviour_of(handler)
         if handler.request_streaming:
             request: Any = self._messages()
         else:
@@ -186,10 +181,6 @@ class Call:
         await self._connection.sender.send(self._stream.outgoing, begin, message, end)
         self._connection.streams.answered(self._stream)
 
-    async def _refuse(self, failure: Exception) -> None:
-        code = Code.INTERNAL if isinstance(failure, BadMessage) else Code.RESOURCE_EXHAUSTED
-        await self.abort(code, str(failure))
-
     def _encoded(self, message: Any) -> bytes:
         encode = self._handler.response_serializer
         data: bytes = message if encode is None else encode(message)
@@ -199,6 +190,13 @@ class Call:
         self._is_late = True
         if self._is_running:  # a task that is cancelled before it runs would send no status
             self._task.cancel()
+
+
+def behaviour_of(handler: Any) -> Any:
+    """Return the function of a handler, whatever its arity."""
+    return (
+        handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
+    )
 
 
 def _clear_frames(error: BaseException) -> None:

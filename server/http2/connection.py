@@ -289,14 +289,25 @@ class HttpConnection(asyncio.BufferedProtocol):
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame has a wrong length")
         if number if kind in _OF_CONNECTION else not number and kind in _OF_STREAM:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a frame is on the wrong stream")
-        if kind in _HANDLERS:  # else PRIORITY, or unknown
-            _HANDLERS[kind](self, flags, number, payload)
-
-    def _headers(self, flags: int, number: int, payload: bytes) -> None:
-        self._open(number, self._blocks.begin(flags, number, payload))
-
-    def _continuation(self, flags: int, number: int, payload: bytes) -> None:
-        self._open(number, self._blocks.go_on(flags, number, payload))
+        match kind:  # else PRIORITY, or unknown
+            case frames.HEADERS:
+                self._open(number, self._blocks.begin(flags, number, payload))
+            case frames.WINDOW_UPDATE:
+                self._window_update(number, payload)
+            case frames.PING if not flags & frames.ACK:
+                self.sender.control(frame(frames.PING, frames.ACK, 0, payload))
+            case frames.RST_STREAM:
+                if number > self.streams.last:
+                    raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a reset of no stream")
+                self.streams.reset(number, self._keepalive.heard_at)
+            case frames.CONTINUATION:
+                self._open(number, self._blocks.go_on(flags, number, payload))
+            case frames.SETTINGS:
+                self._settings(flags, payload)
+            case frames.GOAWAY if len(payload) < 8:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame is cut off")
+            case frames.PUSH_PROMISE:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients promise nothing")
 
     def _open(self, number: int, read: Block | None) -> None:
         if cost := self._blocks.cost():
@@ -319,12 +330,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             self.streams.fail(stream, ErrorCode.PROTOCOL_ERROR)
 
-    def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
-        if number > self.streams.last:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a reset of no stream")
-        self.streams.reset(number, self._keepalive.heard_at)
-
-    def _settings(self, flags: int, _: int, payload: bytes) -> None:
+    def _settings(self, flags: int, payload: bytes) -> None:
         if len(payload) % 6 or (flags & frames.ACK and payload):
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "settings have a wrong length")
         if flags & frames.ACK:
@@ -342,15 +348,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.sender.frame_bytes = last.get(frames.MAX_FRAME_SIZE, self.sender.frame_bytes)
         self.sender.control(frame(frames.SETTINGS, frames.ACK, 0))
 
-    def _take_ping(self, flags: int, _: int, payload: bytes) -> None:
-        if not flags & frames.ACK:
-            self.sender.control(frame(frames.PING, frames.ACK, 0, payload))
-
-    def _goaway(self, _: int, __: int, payload: bytes) -> None:
-        if len(payload) < 8:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame is cut off")
-
-    def _window_update(self, _: int, number: int, payload: bytes) -> None:
+    def _window_update(self, number: int, payload: bytes) -> None:
         more = int.from_bytes(payload, "big") & frames.MAX_WINDOW_BYTES
         if not more or number > self.streams.last:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window update is malformed")
@@ -359,9 +357,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif stream := self.streams.get(number):
             self.sender.grow(stream.outgoing, more)
 
-    def _push_promise(self, *_: object) -> None:
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients promise nothing")
-
 
 _COUNTED_LATER: Final = (frames.HEADERS, frames.RST_STREAM)
 """Frames that count by what they begin or end."""
@@ -369,17 +364,6 @@ _COUNTED_LATER: Final = (frames.HEADERS, frames.RST_STREAM)
 _SIZES: Final = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
 _OF_CONNECTION: Final = (frames.SETTINGS, frames.PING, frames.GOAWAY)
 _OF_STREAM: Final = (frames.HEADERS, frames.PRIORITY, frames.RST_STREAM, frames.CONTINUATION)
-
-_HANDLERS: Final[dict[int, Callable[[HttpConnection, int, int, bytes], None]]] = {
-    frames.HEADERS: HttpConnection._headers,
-    frames.CONTINUATION: HttpConnection._continuation,
-    frames.RST_STREAM: HttpConnection._rst_stream,
-    frames.SETTINGS: HttpConnection._settings,
-    frames.PUSH_PROMISE: HttpConnection._push_promise,
-    frames.PING: HttpConnection._take_ping,
-    frames.GOAWAY: HttpConnection._goaway,
-    frames.WINDOW_UPDATE: HttpConnection._window_update,
-}
 
 
 def _check_setting(name: int, value: int) -> None:

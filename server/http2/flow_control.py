@@ -7,6 +7,7 @@ message that is longer waits for room.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Final
 
 from braid.server.http2 import frames
@@ -22,16 +23,16 @@ FREE_BYTES: Final = 1 << 14
 """Messages up to this size may count until their calls have ended."""
 
 
+@dataclass(slots=True, eq=False)
 class FlowControl:
     """Bounds of one connection's messages. Belongs to the event loop."""
 
-    def __init__(self, sender: Sender, arrivals: Arrivals, memory: ConnectionMemory) -> None:
-        self.memory = memory
-        self.reserved_bytes = 0  # of long messages that were let in
-        self._sender = sender
-        self._arrivals = arrivals
-        self._window = CONNECTION_WINDOW_BYTES
-        self._inflating = asyncio.Lock()
+    _sender: Sender
+    _arrivals: Arrivals
+    memory: ConnectionMemory
+    reserved_bytes: int = 0  # of long messages that were let in
+    _window: int = CONNECTION_WINDOW_BYTES
+    _inflating: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def received(self, stream: HttpStream | None, length: int) -> None:
         """Count bytes of DATA (``stream`` None: of no call). ConnectionFault: beyond the window."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Final
@@ -16,17 +17,16 @@ FAREWELL_S: Final = 1.0
 """Time for a peer to read why its connection ends."""
 
 
+@dataclass(slots=True)
 class KeepAlive:
     """Watch over one connection. Belongs to the event loop."""
 
-    def __init__(self, sender: Sender, every_s: float, answer_s: float) -> None:
-        """A silent peer is pinged every ``every_s`` seconds, and has to answer in ``answer_s``."""
-        self.heard_at = monotonic()
-        self.has_greeted = False
-        self._sender = sender
-        self._every_s = every_s
-        self._answer_s = answer_s
-        self._alarm: asyncio.TimerHandle | None = None
+    _sender: Sender
+    _every_s: float  # that a peer may be silent before it is pinged
+    _answer_s: float  # that it has to answer
+    heard_at: float = field(default_factory=monotonic)
+    has_greeted: bool = False
+    _alarm: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         self._wait(min(self._every_s, self._answer_s), self._check_greeting)

@@ -14,6 +14,7 @@ import asyncio
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -65,42 +66,28 @@ class NoRoom(Exception):
     """A message did not come in time while memory for messages was short."""
 
 
+@dataclass(slots=True, eq=False)
 class Incoming:
     """Messages of one call as they arrive. Belongs to the event loop."""
 
-    __slots__ = (
-        "_backlog",
-        "_body",
-        "_compressed",
-        "_filled",
-        "_limit",
-        "_prefix",
-        "_ready_bytes",
-        "_waiter",
-        "_wbits",
-        "failure",
-        "has_ended",
-        "is_reserved",
-        "ready",
-        "window",
-    )  # fmt: skip
+    _limit: int  # bytes of one message, before and after it is decompressed
+    encoding: InitVar[str]
+    _wbits: int | None = None
+    _prefix: bytes = b""
+    _backlog: bytearray = field(default_factory=bytearray)
+    _body: memoryview | None = None
+    _filled: int = 0
+    _compressed: bool = False
+    _ready_bytes: int = 0
+    _waiter: asyncio.Future[None] | None = None
+    ready: deque[Message | Compressed] = field(default_factory=deque)
+    window: int = WINDOW_BYTES
+    has_ended: bool = False
+    is_reserved: bool = False  # the whole present message counts as held
+    failure: Exception | None = None
 
-    def __init__(self, limit_bytes: int, encoding: str) -> None:
-        """``limit_bytes``: of one message, before and after it is decompressed."""
-        self._limit = limit_bytes
+    def __post_init__(self, encoding: str) -> None:
         self._wbits = None if encoding == "identity" else _WBITS[encoding]
-        self._prefix = b""
-        self._backlog = bytearray()
-        self._body: memoryview | None = None
-        self._filled = 0
-        self._compressed = False
-        self._ready_bytes = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self.ready: deque[Message | Compressed] = deque()
-        self.window = WINDOW_BYTES
-        self.has_ended = False
-        self.is_reserved = False  # the whole present message counts as held
-        self.failure: Exception | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -167,7 +154,8 @@ class Incoming:
                     self._complete(bytes(data[:length]))
                     data = data[length:]
                     continue
-                self._body, self._filled = _memory(length), 0
+                # Not cleared, as it is written at once.
+                self._body, self._filled = np.empty(length, np.uint8).data, 0
             taken = min(len(data), len(self._body) - self._filled)
             self._body[self._filled : self._filled + taken] = data[:taken]
             data = data[taken:]
@@ -284,12 +272,6 @@ class Incoming:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-def _memory(size_bytes: int) -> memoryview:
-    """Memory that is not cleared, as it is written at once."""
-    memory: memoryview = np.empty(size_bytes, np.uint8).data
-    return memory
 
 
 def _small(data: Message, wbits: int, most_bytes: int) -> bytes | None:

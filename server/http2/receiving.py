@@ -6,12 +6,15 @@ A frame of DATA is passed on as its bytes come; every other frame is short and p
 from __future__ import annotations
 
 import struct
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from braid.server.http2 import frames
 from braid.server.http2.frames import ConnectionFault, ErrorCode
 from braid.server.http2.messages import Incoming
 from braid.server.http2.request_headers import MAX_BLOCK_BYTES
+
+if TYPE_CHECKING:
+    from braid.server.http2.connection import HttpConnection
 
 DATA_FRAME_BYTES: Final = 1 << 20
 """Most bytes of a frame of DATA; others, but headers, are as short as every peer sends them."""
@@ -28,26 +31,10 @@ _MOST_BYTES: Final = {
 _HEAD = struct.Struct("!IBI").unpack_from
 
 
-class Frames(Protocol):
-    """Connection that the frames are for."""
-
-    def take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        """Handle a frame of any kind but DATA."""
-
-    def begin_data(self, number: int, length: int, padding: int) -> Incoming | None:
-        """Return the messages that ``length`` bytes with ``padding`` are for; None: of no call."""
-
-    def end_data(self, number: int, is_last: bool) -> None:
-        """Handle the end of a frame of DATA; ``is_last``: of its stream."""
-
-    def has_time(self) -> bool:
-        """True if more may be read in this turn of the event loop."""
-
-
 class Receiver:
     """Reader of one connection's bytes."""
 
-    def __init__(self, target: Frames) -> None:
+    def __init__(self, target: HttpConnection) -> None:
         self._target = target
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._start = self._stop = 0  # of the unread bytes in the buffer

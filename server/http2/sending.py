@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from dataclasses import dataclass
 from typing import Any, Final
 
 from braid.server.http2 import frames
@@ -24,18 +25,16 @@ MAX_UNREAD_CONTROL_BYTES: Final = 1 << 16
 _PREFIX: Final = struct.Struct("!BI").pack  # of a message: whether it is compressed, and its length
 
 
+@dataclass(slots=True, eq=False)
 class Outgoing:
     """Answer of one stream."""
 
-    __slots__ = ("has_ended", "is_answered", "number", "waiter", "waits_in", "window")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.window = 0  # bytes that the peer takes beyond the initial window; negative: fewer
-        self.has_ended = False  # by either side: nothing more is sent
-        self.is_answered = False  # the status is on its way
-        self.waiter: asyncio.Future[None] | None = None
-        self.waits_in: dict[Outgoing, None] | None = None
+    number: int
+    window: int = 0  # bytes that the peer takes beyond the initial window; negative: fewer
+    has_ended: bool = False  # by either side: nothing more is sent
+    is_answered: bool = False  # the status is on its way
+    waiter: asyncio.Future[None] | None = None
+    waits_in: dict[Outgoing, None] | None = None
 
 
 class Sender:

@@ -68,7 +68,7 @@ class Server(grpc.aio.Server):
         handler_of: HandlerOf = self._find
         for interceptor in reversed(interceptors):
             handler_of = partial(interceptor.intercept_service, handler_of)
-        self._handler_of = handler_of
+        self.handler_of = handler_of
         self._is_stopping = False
         self._emptied = asyncio.Event()  # no connection is left
         self._emptied.set()
@@ -158,7 +158,7 @@ class Server(grpc.aio.Server):
         if not connection.place.is_known:
             shown = (v for k, v in stream.head.invocation_metadata if k == "authorization")
             self._places.used(connection.place, str(next(shown, "")))
-        return Call(self._handler_of, self._calls, connection, stream).cancel
+        return Call(self.handler_of, self._calls, connection, stream).cancel
 
     def _connected(self, place: Place) -> HttpConnection:
         connection = HttpConnection(self._limits, self._arrivals, self._turns, self._begin)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from braid.server.http2 import frames
@@ -71,29 +71,28 @@ class HttpStream:
     kept_bytes: int = 0  # of memory that is charged for the call and its headers
 
 
+@dataclass(slots=True, eq=False)
 class ConnectionStreams:
     """Streams of one connection. Belongs to the event loop."""
 
-    def __init__(
-        self,
-        limits: ConnectionLimits,
-        sender: Sender,
-        budget: FrameBudget,
-        begin: Callable[[HttpStream], Cancel],
-    ) -> None:
-        self.last = 0  # number of the stream that was opened last
-        self.running = 0  # calls, those among them that their callers have left
-        self.is_closing = False  # no more are taken
-        self.memory: ConnectionMemory  # once it is known who the peer is
-        self._limits = limits
-        self._sender = sender
-        self._budget = budget
-        self._begin = begin
-        self._open: dict[int, HttpStream] = {}
-        self.get = self._open.get  # the stream of a call; None: it has ended, or was refused
-        self._cut_off: dict[int, None] = {}  # ended here; their peer may not know yet
-        self._skipped: deque[tuple[int, int]] = deque(maxlen=SKIPS)  # numbers never opened
-        self._last_read: tuple[list[Field], RequestHead] | None = None
+    _limits: ConnectionLimits
+    _sender: Sender
+    _budget: FrameBudget
+    _begin: Callable[[HttpStream], Cancel]
+    memory: ConnectionMemory = field(init=False)  # once it is known who the peer is
+    last: int = 0  # number of the stream that was opened last
+    running: int = 0  # calls, those among them that their callers have left
+    is_closing: bool = False  # no more are taken
+    _open: dict[int, HttpStream] = field(default_factory=dict)
+    # The stream of a call; None: it has ended, or was refused.
+    get: Callable[[int], HttpStream | None] = field(init=False)
+    _cut_off: dict[int, None] = field(default_factory=dict)  # ended here; their peer may not know
+    # Numbers never opened.
+    _skipped: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=SKIPS))
+    _last_read: tuple[list[Field], RequestHead] | None = None
+
+    def __post_init__(self) -> None:
+        self.get = self._open.get
 
     def for_more(self, number: int) -> HttpStream | None:
         """Return the stream that more has come for; None: it was ended here, and all is ignored.

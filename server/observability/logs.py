@@ -21,8 +21,10 @@ import os
 import sys
 import time
 import traceback
+from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
@@ -134,14 +136,14 @@ def configure_logging(
     root.setLevel(level)
 
 
+@dataclass(slots=True)
 class Seldom:
     """Limit of one logged event in so many seconds; counts the events between."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._next = -math.inf
-        self._held_back = 0
+    _seconds: float
+    _clock: Callable[[], float] = time.monotonic
+    _next: float = -math.inf
+    _held_back: int = 0
 
     def passes(self) -> int | None:
         """Return the number of events not logged before this one; None: do not log it."""
@@ -152,3 +154,35 @@ class Seldom:
         held_back, self._held_back = self._held_back, 0
         self._next = now + self._seconds
         return held_back
+
+
+AGAIN_SECONDS = 3600.0
+"""Time after which a cause in a worker that goes on is logged again."""
+
+MAX_CAUSES = 1024
+
+
+@dataclass(slots=True, eq=False)
+class WorkerLogs:
+    """Filter of the records of workers (``braid.engine.processes.log_lines``).
+
+    Operators read models by their names, and one line for each cause.
+    """
+
+    _names_of: Callable[[str], str]  # models whose file has a digest, in one text; "": none
+    _causes: OrderedDict[tuple[str, str], Seldom] = field(default_factory=OrderedDict)
+
+    def __call__(self, record: logging.LogRecord) -> bool:
+        """Name the model of a record; returns True if the record is to be logged."""
+        digest = vars(record).pop("digest", None)
+        model = "" if digest is None else self._names_of(digest) or str(digest)[:12]
+        if model:
+            record.model = model
+        if record.levelno > logging.WARNING:
+            return True
+        cause = record.getMessage() + str(vars(record).get("text", "")), model
+        seldom = self._causes.setdefault(cause, Seldom(AGAIN_SECONDS))
+        self._causes.move_to_end(cause)
+        if len(self._causes) > MAX_CAUSES:
+            self._causes.popitem(last=False)
+        return seldom.passes() is not None

@@ -5,9 +5,10 @@ Nothing is counted in between, so that requests and registrations pay nothing fo
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -21,10 +22,9 @@ from braid.core.device_state import UNKNOWN, DeviceState
 from braid.engine.link.messages import ModelMemory
 from braid.server.devices.device import Device
 from braid.server.inference.replica import ModelReplica
+from braid.server.observability.series.requests import Family, family
 from braid.server.store.quota import size_on_disk
 from braid.server.store.records import ModelStatus, ModelVersion
-
-_Family = GaugeMetricFamily | CounterMetricFamily
 
 DISK_SECONDS = 60.0
 """Least time between two looks at all files of the store."""
@@ -63,17 +63,10 @@ class DeviceSnapshot:
 class ContestCounts:
     """Contest of the plans of a version for one batch size of its main shape on a device."""
 
-    model: str
-    version: str
-    device: str
-    batch_size: str
+    labels: tuple[str, ...]  # model, version, device, batch size
     runs: Mapping[str, int]  # batches by plan
     is_open: bool
     estimated_loss: float  # part of the time of requests
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self.model, self.version, self.device, self.batch_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +111,7 @@ class SnapshotGauges(Collector):
         self._now, self._store, self._store_limit_bytes = now, store, store_limit_bytes
 
     def look(self) -> None:
+        """Take what the server knows now; called on the event loop."""
         self._snapshot = self._now()
 
     def read(self) -> None:
@@ -138,12 +132,14 @@ class SnapshotGauges(Collector):
         used, now = self._measured.store, self._clock()
         if self._looked_at_disk is None or now - self._looked_at_disk >= DISK_SECONDS:
             self._looked_at_disk, used = now, size_on_disk(self._store)
-        return used, free_bytes(self._store)
+        with suppress(OSError):
+            return used, shutil.disk_usage(self._store).free
+        return used, None
 
     def collect(self) -> Iterable[Metric]:
         """Yield all families; without a ``look`` before, hardly any sample."""
         snapshot = self._snapshot
-        yield _family(
+        yield family(
             "braid_ready", "1 while the server takes traffic", (), [((), snapshot.is_ready)]
         )
         yield from _models(snapshot)
@@ -161,7 +157,7 @@ class SnapshotGauges(Collector):
             ("braid_store_free_bytes", "Room on the store's disk", disk.free),
             ("braid_store_limit_bytes", "BRAID_MAX_STORE_BYTES", self._store_limit_bytes or None),
         ):
-            yield _family(name, text, (), [((), size)])
+            yield family(name, text, (), [((), size)])
 
 
 def _models(snapshot: Snapshot) -> Iterator[Metric]:
@@ -172,25 +168,25 @@ def _models(snapshot: Snapshot) -> Iterator[Metric]:
         for model, answers in snapshot.versions
         if not model.state.has_failed
     ]
-    yield _family(
+    yield family(
         "braid_models",
         "Model versions by state",
         ("state",),
         [((state.value,), count) for state, count in states.items()],
     )
-    yield _family(
+    yield family(
         "braid_model_ready",
         "1 while a version answers requests; versions that failed have no series",
         ("model", "version"),
         [((name, version), answers) for name, version, _, answers in alive],
     )
-    yield _family(
+    yield family(
         "braid_model_loaded",
         "1 while a version is in memory; a request for another one that is ready loads it",
         ("model", "version"),
         [((name, at), (name, int(at)) in snapshot.loaded) for name, at, *_ in alive],
     )
-    yield _family(
+    yield family(
         "braid_model_state",
         "1 for the present state of a version; versions that failed have no series",
         ("model", "version", "state"),
@@ -201,15 +197,15 @@ def _models(snapshot: Snapshot) -> Iterator[Metric]:
 def _allowance(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
     stopped = measured.throttled
     allowed = snapshot.cpus or None
-    yield _family("braid_cpu_allowance", "CPUs that the server may use", (), [((), allowed)])
+    yield family("braid_cpu_allowance", "CPUs that the server may use", (), [((), allowed)])
     budget = snapshot.budget_bytes or None
-    yield _family("braid_memory_budget_bytes", "BRAID_MEMORY_BYTES", (), [((), budget)])
+    yield family("braid_memory_budget_bytes", "BRAID_MEMORY_BYTES", (), [((), budget)])
     for name, text, count in (
         ("braid_cpu_periods", "Periods of the quota of CPU time with work", stopped.periods),
         ("braid_cpu_throttled_periods", "Of these: used up, and stopped", stopped.throttled),
         ("braid_cpu_throttled_seconds", "Seconds stopped, over all cores", stopped.seconds),
     ):
-        yield _family(name, text, (), [((), count)], kind=CounterMetricFamily)
+        yield family(name, text, (), [((), count)], kind=CounterMetricFamily)
 
 
 def _memory(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
@@ -219,13 +215,13 @@ def _memory(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
         for device in snapshot.devices
         if device.gpu_bytes is not None
     ]
-    yield _family(
+    yield family(
         "braid_worker_memory_bytes",
         "Memory of a device's processes: private on the host, reserved on the GPU",
         ("device", "process", "memory"),
         workers,
     )
-    yield _family(
+    yield family(
         "braid_model_memory_bytes",
         "Memory of a version in a device's worker; sessions of other runtimes as its file is large",
         ("model", "version", "device", "kind", "memory"),
@@ -248,7 +244,7 @@ _OF_DEVICES: tuple[tuple[str, str, Callable[[DeviceSnapshot], float | None]], ..
 def _devices(snapshot: Snapshot) -> Iterator[Metric]:
     for name, text, read in _OF_DEVICES:
         samples = [((device.name,), read(device)) for device in snapshot.devices]
-        yield _family(name, text, ("device",), samples)
+        yield family(name, text, ("device",), samples)
     distances = [
         ((device.name, cores), distance_ns)
         for device in snapshot.devices
@@ -257,7 +253,7 @@ def _devices(snapshot: Snapshot) -> Iterator[Metric]:
             ("farthest", device.state.most_ns),
         )
     ]
-    yield _family(
+    yield family(
         "braid_core_distance_ns",
         "Round trip of a cache line between the two cores of a device that are nearest or farthest",
         ("device", "cores"),
@@ -283,22 +279,22 @@ def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
 
 def _contests(snapshot: Snapshot) -> Iterator[Metric]:
     labels, contests = ("model", "version", "device", "batch_size"), snapshot.contests
-    yield _family(
+    yield family(
         *("braid_plan_runs", "Batches by the plan that ran", (*labels, "plan")),
         [((*of.labels, plan), count) for of in contests for plan, count in of.runs.items()],
         kind=CounterMetricFamily,
     )
-    yield _family(
+    yield family(
         *("braid_plan_contests_open", "Contests of plans that requests have not decided"),
         *((), [((), sum(contest.is_open for contest in contests))]),
     )
-    yield _family(
+    yield family(
         *("braid_plan_estimated_loss_ratio", "Part of the time of requests that trials cost"),
         *(labels, [(contest.labels, contest.estimated_loss) for contest in contests]),
     )
 
 
-_OF_SHAPES: tuple[tuple[type[_Family], str, str, Callable[[ModelReplica], float]], ...] = (
+_OF_SHAPES: tuple[tuple[type[Family], str, str, Callable[[ModelReplica], float]], ...] = (
     (GaugeMetricFamily, "braid_shapes_kept", "Shapes of requests that are prepared now",
      lambda of: of.other_shapes.prepared - of.other_shapes.dropped),
     (CounterMetricFamily, "braid_shapes_prepared", "Shapes prepared as requests came in them",
@@ -323,23 +319,7 @@ def _shapes(snapshot: Snapshot) -> Iterator[Metric]:
         samples = [
             ((of.name, str(of.version), of.device.name), read(of)) for of in snapshot.replicas
         ]
-        yield _family(name, text, ("model", "version", "device"), samples, kind=kind)
-
-
-def _family(
-    name: str,
-    text: str,
-    labels: Sequence[str],
-    samples: Iterable[tuple[Sequence[str], float | None]],
-    *,
-    kind: type[_Family] = GaugeMetricFamily,
-) -> Metric:
-    """Make a family; what is None has no sample."""
-    family = kind(name, text, labels=labels)
-    for values, value in samples:
-        if value is not None:
-            family.add_metric(values, float(value))
-    return family
+        yield family(name, text, ("model", "version", "device"), samples, kind=kind)
 
 
 def private_bytes(pid: int) -> int | None:
@@ -354,11 +334,3 @@ def private_bytes(pid: int) -> int | None:
     except (OSError, ValueError):
         pass
     return None
-
-
-def free_bytes(folder: Path) -> int | None:
-    try:
-        disk = os.statvfs(folder)
-    except OSError:
-        return None
-    return disk.f_bavail * disk.f_frsize

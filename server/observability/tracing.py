@@ -82,12 +82,12 @@ def start_tracing(exporter: str, sampling: Sampling) -> Telemetry | None:
     return Telemetry(provider.get_tracer("braid"), sampling)
 
 
+@dataclass(frozen=True, slots=True)
 class Telemetry(grpc.aio.ServerInterceptor):
     """Interceptor that gives each call the trace it belongs to."""
 
-    def __init__(self, tracer: Tracer, sampling: Sampling) -> None:
-        self._tracer = tracer
-        self._sampling = sampling
+    _tracer: Tracer
+    _sampling: Sampling
 
     async def intercept_service(
         self, continuation: Continuation, details: grpc.HandlerCallDetails
@@ -106,13 +106,13 @@ class Telemetry(grpc.aio.ServerInterceptor):
         current.set(CallTrace(self._tracer, self._sampling, carried))
 
 
+@dataclass(frozen=True, slots=True)
 class CallTrace:
     """Trace of one call."""
 
-    def __init__(self, tracer: Tracer, sampling: Sampling, carried: Mapping[str, str]) -> None:
-        self._tracer = tracer
-        self._sampling = sampling
-        self._carried = carried
+    _tracer: Tracer
+    _sampling: Sampling
+    _carried: Mapping[str, str]
 
     def request_ended(
         self, model: str, version: str, status: str, seconds: float, outcome: InferenceResult | None

@@ -123,11 +123,11 @@ class GrpcPorts:
         """Make the servers. StartupError: tokens or certificates are missing or unusable."""
         self._settings = settings
         self.checks = checks = CallChecks(settings, sampling, memory)
-        self._main = _server(settings, checks, checks.gate)
+        self._main = server_of(settings, checks, checks.gate)
         servers = [self._main]
         self._admin: Server | None = None
         if settings.admin_address:
-            self._admin = _server(settings, checks, [Gate(checks.tokens)])
+            self._admin = server_of(settings, checks, [Gate(checks.tokens)])
             servers.append(self._admin)
         for server in servers:
             add_services(server)
@@ -179,7 +179,7 @@ def largest_message_bytes(settings: Settings) -> int:
     return max(limit, UPLOAD_CHUNK_BYTES + 1024)
 
 
-def _server(settings: Settings, checks: CallChecks, gate: Sequence[Gate]) -> Server:
+def server_of(settings: Settings, checks: CallChecks, gate: Sequence[Gate]) -> Server:
     limits = ConnectionLimits(
         message_bytes=largest_message_bytes(settings),
         streams=CONCURRENT_STREAMS,

@@ -8,18 +8,18 @@ a message is read, here instead of in interceptors, which Ray Serve's server doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import grpc
 from grpc.aio._server import Server as ConcreteServer
 
 from braid.core.errors import NoNodeUp, StartupError
+from braid.server.http2.server import Server
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling
-from braid.server.ports.grpc_port import AddServices, CallChecks
+from braid.server.ports.grpc_port import AddServices, CallChecks, server_of
 from braid.server.rpc.guarding import filter_grpc_log
 from braid.server.rpc.status import Handler, refusing
 from braid.server.security.addresses import check_exposure
@@ -32,30 +32,20 @@ RAY_SERVE = "/ray.serve."
 """Begins the methods that Ray Serve answers itself."""
 
 Details = grpc.HandlerCallDetails
-HandlerOf = Callable[[Details], Coroutine[Any, Any, Any]]
 Stop = Callable[[], Coroutine[Any, Any, None]]
 
 
 class AdmittedHandlers(grpc.GenericRpcHandler):
-    """Handlers behind interceptors that never wait, for a server without interceptors."""
+    """Handlers of a server of ours that listens nowhere, behind interceptors that never wait."""
 
-    def __init__(
-        self,
-        handlers: Sequence[grpc.GenericRpcHandler],
-        interceptors: Sequence[grpc.aio.ServerInterceptor],
-    ) -> None:
-        async def find(details: Details) -> Handler | None:
-            answers = (offered.service(details) for offered in handlers)
-            return next((handler for handler in answers if handler is not None), None)
-
-        self._handler_of: HandlerOf = find
-        for interceptor in reversed(interceptors):
-            self._handler_of = partial(interceptor.intercept_service, self._handler_of)
+    def __init__(self, server: Server) -> None:
+        self._server = server
 
     def service(self, handler_call_details: Details) -> Handler | None:
         """Return the handler of a call, or one that refuses it; None: the method is not known."""
+        finding: Any = self._server.handler_of(handler_call_details)
         try:
-            self._handler_of(handler_call_details).send(None)
+            finding.send(None)
         except StopIteration as done:
             handler: Handler | None = done.value
             return handler
@@ -70,35 +60,6 @@ class NoNodeHandlers(grpc.GenericRpcHandler):
         if str(handler_call_details.method).startswith(RAY_SERVE):
             return None
         return refusing(NoNodeUp("no node of Braid is up; try again"))
-
-
-class _Collected(grpc.aio.Server):
-    """Server as ``add_services`` sees it: keeps the handlers, and listens nowhere.
-
-    gRPC's reflection looks at the class to tell which kind of handlers a server takes.
-    """
-
-    def __init__(self) -> None:
-        self.handlers: list[Any] = []
-
-    def add_generic_rpc_handlers(self, generic_rpc_handlers: Any) -> None:
-        self.handlers += generic_rpc_handlers
-
-    def add_registered_method_handlers(self, service_name: str, method_handlers: Any) -> None:
-        """Leave out what generated code adds for speed beside its generic handlers."""
-
-    def add_insecure_port(self, address: str) -> int:
-        return 0
-
-    def add_secure_port(self, address: str, server_credentials: Any) -> int:
-        return 0
-
-    async def start(self) -> None: ...
-
-    async def stop(self, grace: float | None) -> None: ...
-
-    async def wait_for_termination(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        return True
 
 
 class ReplicaPorts:
@@ -120,10 +81,10 @@ class ReplicaPorts:
             authenticated=checks.tokens.are_required,
             allowed=settings.allow_unauthenticated,
         )
-        collected = _Collected()
-        add_services(collected)
+        server = server_of(settings, checks, checks.gate)
+        add_services(server)
         self._port = settings.grpc_port
-        self._handlers = AdmittedHandlers(collected.handlers, checks.guards(checks.gate))
+        self._handlers = AdmittedHandlers(server)
 
     async def start(self) -> int:
         """Return the port of HAProxy, which stands before the replica's own."""

@@ -21,7 +21,6 @@ from braid.core.background import BackgroundTasks
 from braid.core.errors import StartupError
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.server.app.front_end import FrontEnd
-from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
 from braid.server.observability.logs import configure_logging
 from braid.server.ray.environment import missing
 from braid.server.ray.handlers import ReplicaPorts, serve_here
@@ -60,9 +59,7 @@ class NodeReplica:
     async def _start(self) -> None:
         front = self._front
         await front.start()
-        workers = (device.link.options for device in front.devices.all)
-        leave_cores_to_devices(pinned_cores(workers))
-        front.log_ready()
+        front.settle()
         while not front.is_ready:  # noqa: ASYNC110  # models that it is to be ready with
             await asyncio.sleep(LOOK_SECONDS)
         self._background.start(self._load.run())

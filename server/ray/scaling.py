@@ -21,14 +21,14 @@ MOST_GROWTH = 2.0
 """Factor by which one decision may add nodes: the waiting of a crowd says nothing of its size."""
 
 
+@dataclass(slots=True)
 class LoadMeter:
     """Means of a node's backlogs since they were last asked for. Belongs to the event loop."""
 
-    def __init__(self, backlogs_s: Callable[[], Sequence[float]]) -> None:
-        """Measure nothing yet; ``backlogs_s`` are the seconds of work that each device has."""
-        self._backlogs_s = backlogs_s
-        self._samples = 0
-        self._waiting_s = self._busy = 0.0
+    _backlogs_s: Callable[[], Sequence[float]]  # seconds of work that each device has
+    _samples: int = 0
+    _waiting_s: float = 0.0
+    _busy: float = 0.0
 
     async def run(self) -> None:
         while True:

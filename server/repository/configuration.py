@@ -19,7 +19,6 @@ from braid.compiler.options import NO_LENGTHS, ModelOptions
 from braid.core.errors import InvalidRequest
 from braid.core.padding import ZEROS
 from braid.scheduler.options import PlannerSettings
-from braid.server.repository.declared import data_type_name
 from braid.server.store.interface import OPEN, DeclaredTensor, Interface
 from braid.server.store.serving_config import ON_DEMAND, Residency, ServingConfig, VersionPolicy
 
@@ -127,7 +126,7 @@ def configuration_from_text(
     try:
         parsed = text_format.Parse(text, wire.ModelConfig())
     except (text_format.ParseError, RecursionError) as error:
-        raise InvalidRequest(f"line {_one_line(error)}") from None
+        raise InvalidRequest(f"line {' '.join(str(error).split())}") from None
     return _checked(parsed, model, devices, read_labels)
 
 
@@ -154,12 +153,13 @@ def _checked(
     if config.max_batch_size < 0:
         raise InvalidRequest(f"max_batch_size is {config.max_batch_size}; it is 0 or more")
     batching = config.dynamic_batching
+    sizes = {1, max(1, config.max_batch_size), *batching.preferred_batch_size}
     passed_over += _instances(config.instance_group, devices)
     passed_over += _passed_over(batching, "dynamic_batching")
     if config.parameters and not config.parameters.keys() - _PARAMETERS:
         passed_over.remove("parameters")
     return Configuration(
-        batch_sizes=_batch_sizes(config),
+        batch_sizes=ModelOptions(tuple(sizes)).batch_sizes,
         pad=_pad(config.parameters),
         lengths=_lengths(config.parameters),
         batchable=_is_true(config.parameters, _BATCHABLE),
@@ -193,11 +193,6 @@ def _passed_over(message: Message, where: str) -> list[str]:
     if unknown := [name for name in given if name not in passed_over]:
         raise InvalidRequest(f"{where} asks for {', '.join(unknown)}: not offered here")
     return passed_over if where == _WHOLE else [f"{where}.{name}" for name in passed_over]
-
-
-def _batch_sizes(config: Any) -> tuple[int, ...]:
-    sizes = {1, max(1, config.max_batch_size), *config.dynamic_batching.preferred_batch_size}
-    return ModelOptions(tuple(sizes)).batch_sizes
 
 
 def _versions(policy: Any) -> VersionPolicy | None:
@@ -294,7 +289,7 @@ def _declared(tensor: Any, kind: str, read_labels: ReadLabels) -> DeclaredTensor
             labels = read_labels(_plain(tensor.label_filename, "label_filename")).decode()
         except UnicodeDecodeError:
             raise InvalidRequest(f"{tensor.label_filename} is no text in UTF-8") from None
-    data_type = data_type_name(tensor.data_type)
+    data_type = str(wire.DataType.Name(tensor.data_type))
     return DeclaredTensor(tensor.name, data_type, dims, own, form, tuple(labels.splitlines()))
 
 
@@ -309,7 +304,3 @@ def _instances(groups: Sequence[Any], devices: Collection[str]) -> list[str]:
             here = ", ".join(sorted(devices))
             return [*passed_over, f"instance_group (one instance runs on each of {here})"]
     return passed_over
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

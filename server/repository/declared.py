@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tritonclient.grpc import model_config_pb2 as wire
-
 from braid.core.errors import InvalidRequest
 from braid.core.tensor import BATCH, TensorType
 from braid.server.store.interface import OPEN, DeclaredTensor, fit
 
 _TYPE_NAMES = {"BOOL": "TYPE_BOOL", "BYTES": "TYPE_STRING"}
-
-
-def data_type_name(number: int) -> str:
-    return str(wire.DataType.Name(number))
 
 
 def data_type_of(spec: TensorType) -> str:

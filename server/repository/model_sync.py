@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from braid.core.errors import (
     BraidError,
@@ -37,24 +37,17 @@ DO_NOT_SERVE = "files of the repository do not serve"
 _Done = tuple[Stamp, Configuration]
 
 
+@dataclass(frozen=True, slots=True)
 class ModelSync:
     """Brings what serves in line with folders. Belongs to the event loop."""
 
-    def __init__(
-        self,
-        store: Store,
-        models: ServingModels,
-        policies: VersionPolicies,
-        placing: Placing,
-        devices: Collection[str],
-    ) -> None:
-        self._store = store
-        self._models = models
-        self._policies = policies
-        self._placing = placing
-        self._devices = devices
-        # What was tried of each version, with whatever end: not again until it changes.
-        self._done: dict[tuple[str, int], _Done] = {}
+    _store: Store
+    _models: ServingModels
+    _policies: VersionPolicies
+    _placing: Placing
+    _devices: Collection[str]
+    # What was tried of each version, with whatever end: not again until it changes.
+    _done: dict[tuple[str, int], _Done] = field(default_factory=dict)
 
     async def sync(self, folder: ModelFolder) -> bool:
         """Let a model serve what its folder asks for; says in log and remarks what it cannot.

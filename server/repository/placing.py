@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from functools import partial
 
 from braid.compiler.imported_model import ImportedModel, read_imported
@@ -50,19 +51,17 @@ class Changing(Unavailable):
     """A file changes while it is read: it is looked at again."""
 
 
+@dataclass(frozen=True, slots=True)
 class Placing:
     """Puts versions from their folders into service. Belongs to the event loop."""
 
-    def __init__(
-        self, store: Store, files: Files, runner: JobRunner, max_upload_bytes: int
-    ) -> None:
-        self._store = store
-        self._files = files
-        self._runner = runner
-        self._max_upload_bytes = max_upload_bytes
-        self.reading = OwnThreads("repository", AT_ONCE)
-        """Threads that read files of the repository."""
-        self._copies = asyncio.Semaphore(AT_ONCE)
+    _store: Store
+    _files: Files
+    _runner: JobRunner
+    _max_upload_bytes: int
+    reading: OwnThreads = field(default_factory=partial(OwnThreads, "repository", AT_ONCE))
+    """Threads that read files of the repository."""
+    _copies: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, AT_ONCE))
 
     async def place(self, name: str, folder: VersionFolder, config: Configuration) -> bool:
         """Let a version serve what its folder holds; returns when it does, sequentially at least.

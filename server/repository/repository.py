@@ -11,7 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic, time
 
@@ -57,24 +58,21 @@ class _FolderState:
     is_broken: bool = False  # does not answer, and will not before its files change
 
 
+@dataclass(slots=True)
 class ModelRepository:
     """A model repository and what it has put into service. Belongs to the event loop."""
 
-    def __init__(
-        self, root: Path, sync: ModelSync, models: ServingModels, on_change: Callable[[], None]
-    ) -> None:
-        """Look at nothing yet; ``on_change`` is told when ``missing`` may have changed."""
-        self._root = root
-        self._sync = sync
-        self._models = models
-        self._on_change = on_change
-        self._states: dict[str, _FolderState] = {}
-        self._lines: Mapping[Path, str] = {}
-        self._trouble = ""  # logged
-        self._tasks = BackgroundTasks("model repository")
-        self._looking = OwnThreads("repository", 1)
-        self._is_settling = False
-        self.changed = asyncio.Event()  # to be set when the folder has changed
+    _root: Path
+    _sync: ModelSync
+    _models: ServingModels
+    _on_change: Callable[[], None]  # told when ``missing`` may have changed
+    _states: dict[str, _FolderState] = field(default_factory=dict)
+    _lines: Mapping[Path, str] = field(default_factory=dict)
+    _trouble: str = ""  # logged
+    _tasks: BackgroundTasks = field(default_factory=partial(BackgroundTasks, "model repository"))
+    _looking: OwnThreads = field(default_factory=partial(OwnThreads, "repository", 1))
+    _is_settling: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # to be set after a change
 
     def missing(self, *, with_broken: bool) -> list[str]:
         """Names of the repository's models that do not answer; not of those unloaded by request.

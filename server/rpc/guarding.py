@@ -27,9 +27,10 @@ from typing import Any
 import grpc
 
 from braid.core.errors import InvalidRequest, UndecodableMessage
+from braid.server.http2.calls import behaviour_of
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.logs import Seldom
-from braid.server.rpc.status import Behaviour, Handler, answering, behaviour_of, with_behaviour
+from braid.server.rpc.status import Behaviour, Handler, answering, with_behaviour
 from braid.server.rpc.wire_parts import Decode, counted
 
 log = logging.getLogger("braid.rpc")

@@ -10,6 +10,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, NoReturn, TypeAlias
@@ -130,13 +131,11 @@ async def abort(context: Context, error: BaseException) -> NoReturn:
     await context.abort(code, message, tuple(trailing))
 
 
+@dataclass(slots=True)
 class answering:
     """Surround the body of a servicer's method: sets a request id, maps errors to statuses."""
 
-    __slots__ = ("_context",)
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    _context: Context
 
     async def __aenter__(self) -> str:
         """Return the call's request id, which its lines in the log carry from now on."""
@@ -227,15 +226,6 @@ _MAKERS: dict[tuple[bool, bool], Callable[..., Handler]] = {
     (True, False): grpc.stream_unary_rpc_method_handler,
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
-
-
-def behaviour_of(handler: Handler) -> Behaviour:
-    function: Any = (
-        handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
-    )
-    assert function is not None
-    behaviour: Behaviour = function
-    return behaviour
 
 
 def with_behaviour(

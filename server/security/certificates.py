@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
 
 from braid.core.errors import StartupError
 from braid.core.regular_file import read_file
@@ -38,11 +36,8 @@ class TlsFiles:
         return (self.certificate, self.key, *extra)
 
 
-class _Contexts(NamedTuple):
-    """TLS of both ports, from one reading of the files."""
-
-    grpc: ssl.SSLContext
-    http: ssl.SSLContext
+_Contexts = Mapping[ssl.VerifyMode, ssl.SSLContext]
+"""TLS of both ports by what is asked of callers, from one reading of the files."""
 
 
 class Certificates:
@@ -63,22 +58,22 @@ class Certificates:
 
     def grpc_context(self) -> ssl.SSLContext:
         """Return TLS for a port of gRPC; HTTP/2 is agreed on by ALPN."""
-        return self._following(attrgetter("grpc"))
+        return self._following(ssl.CERT_REQUIRED)
 
     def http_context(self) -> ssl.SSLContext:
         """Return TLS for the HTTP port, whose callers may show a certificate.
 
         Probes and browsers show none; the protocol's calls need one where gRPC's do.
         """
-        return self._following(attrgetter("http"))
+        return self._following(ssl.CERT_OPTIONAL)
 
-    def _following(self, of: Callable[[_Contexts], ssl.SSLContext]) -> ssl.SSLContext:
+    def _following(self, of_callers: ssl.VerifyMode) -> ssl.SSLContext:
         """Return a context whose connections have the newest certificates."""
 
         def follow(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-            connection.context = of(self.newest())
+            connection.context = self.newest()[of_callers]
 
-        context = of(self._load())
+        context = self._load()[of_callers]
         context.sni_callback = follow  # called for every connection, name or not
         return context
 
@@ -104,9 +99,9 @@ class Certificates:
     def _load(self) -> _Contexts:
         for file in self._files.all:  # OpenSSL, which would wait for a pipe, opens them after this
             read_file(file, MAX_FILE_BYTES)
-        grpc = self._context(ssl.CERT_REQUIRED)
-        grpc.set_alpn_protocols(["h2"])
-        return _Contexts(grpc, self._context(ssl.CERT_OPTIONAL))
+        contexts = {each: self._context(each) for each in (ssl.CERT_REQUIRED, ssl.CERT_OPTIONAL)}
+        contexts[ssl.CERT_REQUIRED].set_alpn_protocols(["h2"])
+        return contexts
 
     def _context(self, of_callers: ssl.VerifyMode) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

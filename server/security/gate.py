@@ -16,7 +16,8 @@ from typing import Any
 import grpc
 
 from braid.core.errors import BraidError, PermissionDenied, Unauthenticated
-from braid.server.rpc.status import Handler, answering, behaviour_of, refusing, with_behaviour
+from braid.server.http2.calls import behaviour_of
+from braid.server.rpc.status import Handler, answering, refusing, with_behaviour
 from braid.server.security.tokens import NEEDED, Role, Tokens, needed_role
 
 log = logging.getLogger("braid.security")

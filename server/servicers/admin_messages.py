@@ -25,6 +25,7 @@ from braid.server.store.serving_config import (
     ServingConfig,
     VersionPolicy,
 )
+from braid_client.serving import BATCHING
 from braid_client.wire import admin_pb2 as wire
 
 
@@ -127,12 +128,6 @@ def _padding_to_wire(axis: PaddedAxis) -> wire.PaddedAxis:
     return wire.PaddedAxis(**_same(axis, wire.PaddedAxis, inputs=ways))
 
 
-_BATCHING = (
-    "max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "max_queue_ms",
-    "share",
-)  # fmt: skip
-
-
 def residency_from_wire(given: wire.Residency) -> Residency:
     idle_s = given.idle_seconds if given.HasField("idle_seconds") else None
     return Residency(given.kind or RESIDENT, idle_s, given.refuses)
@@ -141,7 +136,7 @@ def residency_from_wire(given: wire.Residency) -> Residency:
 def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
     """Read how a model is to serve. Raises InvalidRequest: something is out of range."""
     given = message.batching
-    batching = {name: getattr(given, name) for name in _BATCHING if given.HasField(name)}
+    batching = {name: getattr(given, name) for name in BATCHING if given.HasField(name)}
     return ServingConfig(
         VersionPolicy(message.versions.latest or None, tuple(message.versions.specific)),
         dict(message.labels),
@@ -151,7 +146,7 @@ def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
 
 
 def serving_to_wire(model: str, config: ServingConfig) -> wire.ServingConfig:
-    batching = {name: getattr(config.batching, name) for name in _BATCHING}
+    batching = {name: getattr(config.batching, name) for name in BATCHING}
     return wire.ServingConfig(
         model=model,
         versions=wire.VersionPolicy(

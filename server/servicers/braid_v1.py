@@ -112,11 +112,11 @@ def _reply(
     model: ModelReplica,
     outputs: Mapping[str, OutputTensor],
 ) -> WriteReply:
-    write, tensors = write_stream_response if in_stream else write_response, write_tensors(outputs)
+    tensors = write_tensors(outputs)
 
     def write_reply(result: InferenceResult) -> Work[bytes]:
         us = (perf_counter_ns() - began_ns) // 1000
-        return joined(write(request, model.version, tensors, result, us))
+        return joined(write_response(request, in_stream, model.version, tensors, result, us))
 
     return write_reply
 
@@ -138,6 +138,7 @@ def _head_of(name: str, dtype: str, shape: tuple[int, ...], size_bytes: int) -> 
 
 def write_response(
     request: wire.InferRequest,
+    in_stream: bool,
     version: int,
     tensors: Sequence[Part],
     result: InferenceResult,
@@ -158,16 +159,8 @@ def write_response(
         batch_rows=result.batch_rows,
         plan_id=result.plan_id,
     )
-    return [head.SerializeToString(), *tensors]
-
-
-def write_stream_response(
-    request: wire.InferRequest,
-    version: int,
-    tensors: Sequence[Part],
-    result: InferenceResult,
-    us: int,
-) -> list[Part]:
-    head = wire.InferStreamResponse(request_id=request.request_id).SerializeToString()
-    response = wire_fields.field(_RESPONSE, write_response(request, version, tensors, result, us))
-    return [head, *response]
+    response = [head.SerializeToString(), *tensors]
+    if not in_stream:
+        return response
+    named = wire.InferStreamResponse(request_id=request.request_id).SerializeToString()
+    return [named, *wire_fields.field(_RESPONSE, response)]

@@ -10,6 +10,8 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
@@ -27,23 +29,20 @@ DEVICES = "braid-devices"
 _Response = health_pb2.HealthCheckResponse
 
 
+@dataclass(eq=False)
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """The answers to who asks for health or watches it. Belongs to the event loop."""
 
-    def __init__(
-        self,
-        services: Sequence[str] = (),
-        devices: Callable[[], Sequence[Mapping[str, object]]] = lambda: (),
-    ) -> None:
-        """Say "not ready", of ``services`` as well; ``devices`` returns facts about each device."""
-        self.answers: Callable[[str], bool | None] = lambda name: None
-        """Whether a model answers; None: there is none of that name."""
-        self.may_see: Callable[[Context], bool] = lambda _: True
-        """Whether a caller is told of devices, and of models, whose names are nobody else's."""
-        self._services = services
-        self._devices = devices
-        self.is_ready = False
-        self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+    _services: Sequence[str] = ()  # that are ready when the server is
+    _devices: Callable[[], Sequence[Mapping[str, object]]] = lambda: ()  # facts about each
+    answers: Callable[[str], bool | None] = lambda name: None
+    """Whether a model answers; None: there is none of that name."""
+    may_see: Callable[[Context], bool] = lambda _: True
+    """Whether a caller is told of devices, and of models, whose names are nobody else's."""
+    is_ready: bool = False
+    _watchers: defaultdict[str, set[asyncio.Event]] = field(
+        default_factory=partial(defaultdict, set)
+    )
 
     def ready(self, is_ready: bool) -> None:
         self.is_ready = is_ready

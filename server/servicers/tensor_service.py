@@ -121,20 +121,14 @@ class _Progress:
     result: InferenceResult | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class TensorService:
     """Runs the inference requests of one protocol. Belongs to the event loop."""
 
-    def __init__(
-        self,
-        models: ServingModels,
-        memory: CallMemory,
-        turns: Turns,
-        protocol: TensorProtocol[Any],
-    ) -> None:
-        self._models = models
-        self._memory = memory
-        self._turns = turns
-        self._protocol = protocol
+    _models: ServingModels
+    _memory: CallMemory
+    _turns: Turns
+    _protocol: TensorProtocol[Any]
 
     def methods(self, others: Mapping[str, Handler] | None = None) -> Methods:
         """Return the protocol's service: inference, and its ``others`` by the method's name."""

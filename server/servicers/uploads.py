@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from braid.core.errors import DeadlineExceeded, InvalidUpload
@@ -71,23 +71,25 @@ async def header_of(parts: AsyncIterator[wire.RegisterModelRequest]) -> wire.Reg
     raise InvalidUpload("the stream is empty; send a header, chunks and a footer")
 
 
+@dataclass(slots=True)
 class SampleUpload:
-    """File of samples of one registration; begins with its first part, if there is one."""
+    """File of samples of one registration; begins with its first part, if there is one.
 
-    def __init__(self, store: Store, max_bytes: int, caller: str, kept: AsyncExitStack) -> None:
-        """Receive into ``store``; what is received stays until ``kept`` is closed."""
-        self._store = store
-        self._max_bytes = max_bytes
-        self._caller = caller
-        self._kept = kept
-        self._upload: Upload | None = None
-        self._left_bytes = max_bytes
-        self._received: ReceivedSamples | None = None
+    What is received stays until ``_kept`` is closed.
+    """
+
+    _store: Store
+    _max_bytes: int
+    _caller: str
+    _kept: AsyncExitStack
+    _upload: Upload | None = None
+    _received_bytes: int = 0
+    _received: ReceivedSamples | None = None
 
     async def write(self, part: bytes) -> None:
         """Append a part. Raises InvalidUpload: the file is too large."""
-        self._left_bytes -= len(part)
-        if self._left_bytes < 0:
+        self._received_bytes += len(part)
+        if self._received_bytes > self._max_bytes:
             raise InvalidUpload(
                 f"the samples take more than {self._max_bytes} bytes (BRAID_MAX_SAMPLES_BYTES); "
                 "give fewer"
@@ -107,23 +109,15 @@ class SampleUpload:
         return self._received
 
 
+@dataclass(frozen=True, slots=True)
 class ModelUploads:
     """Receives model files into the store."""
 
-    def __init__(
-        self,
-        store: Store,
-        max_bytes: int,
-        idle_s: float,
-        max_samples_bytes: int = 64 << 20,
-        on_received: Callable[[int], None] = lambda size_bytes: None,
-    ) -> None:
-        """``on_received`` is told the size in bytes of each file that arrived whole."""
-        self._store = store
-        self._on_received = on_received
-        self._max_bytes = max_bytes
-        self._max_samples_bytes = max_samples_bytes
-        self.idle_s = idle_s  # of one upload; see ``arriving``
+    _store: Store
+    _max_bytes: int
+    idle_s: float  # of one upload; see ``arriving``
+    _max_samples_bytes: int
+    _on_received: Callable[[int], None]  # told the bytes of each file that arrived whole
 
     @asynccontextmanager
     async def file(

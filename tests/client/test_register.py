@@ -23,7 +23,7 @@ from braid_client import (
     PlannerOptions,
     Unavailable,
 )
-from braid_client.upload import CHUNK_BYTES, upload_parts
+from braid_client.upload import CHUNK_BYTES, chunks_of, upload_parts
 from braid_client.wire import admin_pb2
 from braid_client.wire import admin_pb2 as server_pb2
 from tests.client.conftest import FAST
@@ -271,7 +271,7 @@ class CountingStream(io.BytesIO):
 
 def test_an_upload_reads_one_chunk_at_a_time() -> None:
     stream = CountingStream(MODEL)
-    parts = upload_parts(admin_pb2.RegisterModelHeader(name="net"), stream, len(MODEL))
+    parts = upload_parts(admin_pb2.RegisterModelHeader(name="net"), chunks_of(stream), len(MODEL))
 
     assert next(parts).WhichOneof("part") == "header"
     assert stream.tell() == 0

@@ -12,7 +12,9 @@ import pytest
 from pydantic import ByteSize, SecretStr
 
 from braid.server.fleet.metrics import FileMetrics, FollowMetrics, NodeMetrics
-from braid.server.observability.metrics import Metrics
+from braid.server.inference.call_memory import CallMemory, MemoryLimits
+from braid.server.observability.metrics import Metrics, tell_build
+from braid.server.observability.series.requests import watch_calls
 from braid.server.settings import Settings
 from tests import ROOT
 
@@ -144,6 +146,8 @@ def test_the_table_of_metrics_is_complete() -> None:
     exposed, registry = set(), Metrics().registry
     for of_a_fleet in (NodeMetrics, FollowMetrics, FileMetrics):
         of_a_fleet(registry)
+    tell_build(registry)
+    watch_calls(registry, CallMemory(MemoryLimits(1, 1, 1)))
     for family in registry.collect():
         if family.name.startswith("braid_"):
             exposed.add(family.name + ("_total" if family.type == "counter" else ""))

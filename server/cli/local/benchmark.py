@@ -28,7 +28,7 @@ import numpy as np
 from braid.core.allowance import cpu_allowance
 from braid.core.child_process import python_command
 from braid.server.cli.connection import Subparsers, add_address, connect
-from braid.server.cli.parser import at_least_one, seconds
+from braid.server.cli.parser import counts, seconds
 from braid.server.cli.remote.infer import Source, arrays_of
 from braid.server.cli.remote.register import input_shape
 from braid.server.cli.text import duration_text, print_json, print_table
@@ -68,10 +68,6 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--json", action="store_true", help="figures as JSON")
     parser.set_defaults(seed=0)
     add_address(parser)
-
-
-def counts(text: str) -> tuple[int, ...]:
-    return tuple(at_least_one(part) for part in text.split(","))
 
 
 def run(args: argparse.Namespace) -> int:

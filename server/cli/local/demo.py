@@ -158,7 +158,8 @@ def _serving(folder: Path) -> Iterator[str]:
             print(f"serving on {address}, metrics on http://{http}/metrics", flush=True)
             yield address
         except Exception:
-            print(f"-- last lines of the server's log:\n{_tail(log)}", file=sys.stderr)
+            last = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+            print(f"-- last lines of the server's log:\n{last}", file=sys.stderr)
             raise
     if process.returncode != 0:
         raise DemoFailed(f"the server ended with exit code {process.returncode}")
@@ -174,10 +175,6 @@ def _await_ready(log: Path, process: subprocess.Popen[bytes]) -> tuple[str, str]
             raise DemoFailed(f"the server ended at once, exit code {process.returncode}")
         time.sleep(0.1)
     raise DemoFailed(f"the server was not ready after {START_SECONDS:.0f} s")
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-20:])
 
 
 def _finish(process: subprocess.Popen[bytes], what: str) -> None:

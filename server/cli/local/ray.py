@@ -102,17 +102,21 @@ def _print_environment(_: argparse.Namespace) -> int:
 
 
 def _deploy(args: argparse.Namespace) -> int:
+    import yaml
+
+    from braid.server.ray.application import checked
     from braid.server.ray.deploying import Cluster
 
     if args.print and args.nodes is None and args.max_nodes is None:
         raise StartupError("--print needs --nodes, or --min-nodes and --max-nodes")
     if args.print:
-        print(_as_yaml(_configuration(args, 0)), end="")
+        print(yaml.safe_dump(_configuration(args, 0), sort_keys=False), end="")
         return 0
     cluster = Cluster(args.ray)
     try:
         configuration = _configuration(args, _as_many_nodes(cluster.machines(), cluster.wanted()))
-        cluster.check(_settings_of(configuration))
+        [application] = configuration["applications"]
+        cluster.check(checked(application["args"]))
         cluster.deploy(configuration)
         cluster.wait(args.wait, lambda line: print(line, flush=True))
     finally:
@@ -145,17 +149,3 @@ def _nodes(args: argparse.Namespace, machines: int) -> Nodes:
         count = args.nodes or machines
         return Nodes(count, count)
     return Nodes(args.min_nodes or 1, args.max_nodes or machines, args.target_waiting_ms)
-
-
-def _settings_of(configuration: dict[str, Any]) -> Any:
-    from braid.server.ray.application import checked
-
-    [application] = configuration["applications"]
-    return checked(application["args"])
-
-
-def _as_yaml(configuration: dict[str, Any]) -> str:
-    import yaml
-
-    text: str = yaml.safe_dump(configuration, sort_keys=False)
-    return text

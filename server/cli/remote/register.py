@@ -15,7 +15,7 @@ from braid.compiler.options import several_shapes
 from braid.core.precision import ASKED
 from braid.scheduler.options import PLANNERS
 from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
-from braid.server.cli.parser import INTERRUPTED, at_least_zero
+from braid.server.cli.parser import INTERRUPTED, at_least_zero, counts
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.remote.models import print_details
 from braid.server.cli.text import print_json, say
@@ -33,7 +33,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--batch-sizes",
         metavar="N,N,...",
-        type=batch_sizes,
+        type=counts,
         default=(),
         help="to schedule, each by itself (default: 1, and larger ones that pay)",
     )
@@ -131,13 +131,6 @@ def _add_planner(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def batch_sizes(text: str) -> tuple[int, ...]:
-    sizes = extents(text)
-    if min(sizes) < 1:
-        raise argparse.ArgumentTypeError(f"batch sizes start at 1: {text!r}")
-    return sizes
-
-
 def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
     """Parse ``x=1,3,224,224``. Names may hold ``=``; the last one counts."""
     name, equals, shape = text.rpartition("=")
@@ -199,13 +192,18 @@ def run(args: argparse.Namespace) -> int:
             say(traffic)
         if args.wait:
             return watch(client, job, args, progress)
+    if job.already_registered and job.ended and not args.json:
+        return 0
+    return follow(job, args, "accepted")
+
+
+def follow(job: Job, args: argparse.Namespace, what: str) -> int:
+    """Print a job that goes on, and how to watch it; returns the exit code."""
     if args.json:
         print_json([job])
-        return 0
-    if job.already_registered and job.ended:
-        return 0
-    follow = f"braid jobs watch {job.id}{connection_options(args)}"
-    say(f"{job.model} version {job.version} is accepted as job {job.id}; follow it: {follow}")
+    else:
+        command = f"braid jobs watch {job.id}{connection_options(args)}"
+        say(f"{job.model} version {job.version} is {what} as job {job.id}; follow it: {command}")
     return 0
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from braid.charts.difference import compare
 from braid.charts.kinds import kind_text
-from braid.core.errors import InvalidArtefact
-from braid.core.graph import Operator, OpGraph, graph_from_json
+from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import (
     interval_text,
     rival_text,
@@ -26,18 +24,12 @@ from braid.core.plan import engine_text
 from braid.core.precision import AUTO
 from braid.core.quantisation import quantisation_text
 from braid.core.runtimes import RUNTIMES
-from braid.core.schedule import Provenance, Schedule, schedule_from_json
-from braid.server.cli.connection import Subparsers, add_address, connect, connection_options
+from braid.core.schedule import Provenance, Schedule
+from braid.server.cli.connection import Subparsers, add_address, connect
 from braid.server.cli.parser import at_least_one
 from braid.server.cli.progress import JobProgress
-from braid.server.cli.remote.register import watch
-from braid.server.cli.text import (
-    duration_text,
-    latency_text,
-    print_json,
-    print_table,
-    say,
-)
+from braid.server.cli.remote.register import follow, watch
+from braid.server.cli.text import duration_text, latency_text, print_table, say
 from braid.server.console import pictures
 from braid.server.console.formats import plan_names
 from braid_client import Client
@@ -146,14 +138,7 @@ def _again(args: argparse.Namespace) -> int:
         )
         if args.wait:
             return watch(client, job, args, progress)
-    if args.json:
-        print_json([job])
-        return 0
-    follow = f"braid jobs watch {job.id}{connection_options(args)}"
-    say(
-        f"{job.model} version {job.version} is scheduled again as job {job.id}; follow it: {follow}"
-    )
-    return 0
+    return follow(job, args, "scheduled again")
 
 
 def _show(client: Client, args: argparse.Namespace) -> int:
@@ -165,8 +150,9 @@ def _show(client: Client, args: argparse.Namespace) -> int:
     if args.format == "json":
         _write(json.dumps(document, indent=2), args)
     elif args.format == "text":
-        print_schedule(args.name, document, graph)
-        _print_contest(client, args, schedule_from_json(dict(document)))
+        which = pictures.drawn(args.name, document, graph)
+        print_schedule(args.name, which.schedule, which.graph)
+        _print_contest(client, args, which.schedule)
     else:
         which = pictures.drawn(args.name, document, graph, args.block)
         is_svg = args.format == "svg"
@@ -241,12 +227,8 @@ def _write(text: str, args: argparse.Namespace) -> None:
         say(f"written: {args.output}")
 
 
-def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) -> None:
-    """Print a schedule's plan, measurements, candidates and stages; may raise InvalidArtefact."""
-    schedule = schedule_from_json(dict(document))
-    graph = graph_from_json(graph_document)
-    if tuple(op.name for op in graph.operators) != schedule.unit_names:
-        raise InvalidArtefact("the schedule names other units than its graph")
+def print_schedule(name: str, schedule: Schedule, graph: OpGraph) -> None:
+    """Print a schedule's plan, measurements, candidates and stages."""
     for line in schedule_lines(name, schedule):
         say(line)
     if len(schedule.provenance.candidates) > 1:

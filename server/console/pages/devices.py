@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from braid.core.errors import BraidError
 from braid.server.console.facts import Facts
 from braid.server.console.rendering import Page
 from braid.server.devices.device import Device
 from braid.server.store.records import ShownNode
-
-
-@dataclass(frozen=True, slots=True)
-class ShownDevice:
-    """One device: counts that change, and what its measurements depend on."""
-
-    name: str
-    state: str
-    counts: Mapping[str, str]
-    known: Mapping[str, str]
 
 
 async def devices(facts: Facts) -> Page:
@@ -44,19 +33,21 @@ async def _nodes(facts: Facts) -> tuple[list[ShownNode], str]:
         return [], str(error)
 
 
-def _device(facts: Facts, device: Device) -> ShownDevice:
-    def counted(name: str) -> float:
-        return facts.sample(f"braid_stage_{name}_total", device=device.name) or 0.0
+def _device(facts: Facts, device: Device) -> tuple[str, str, Mapping[str, str], Mapping[str, str]]:
+    """Return name and state, counts that change, and what measurements depend on."""
 
-    return ShownDevice(
+    def counted(name: str) -> float:
+        return facts.counted(f"braid_{name}_total", device=device.name)
+
+    return (
         device.name,
         "ready" if device.is_up else "restarting",
         {
-            "restarts": f"{facts.metrics.devices.restarts(device.name):.0f}",
-            "stages measured": f"{counted('measurements'):.0f}",
-            "found in the store": f"{counted('measurements_reused'):.0f}",
+            "restarts": f"{counted('worker_restarts'):.0f}",
+            "stages measured": f"{counted('stage_measurements'):.0f}",
+            "found in the store": f"{counted('stage_measurements_reused'):.0f}",
             "cores": str(device.state),
-            "spent measuring": f"{counted('measurement_seconds'):.1f} s",
+            "spent measuring": f"{counted('stage_measurement_seconds'):.1f} s",
         },
         {**dict(_parts(device.device_key)), **device.software} if device.is_up else {},
     )

@@ -11,63 +11,22 @@ from markupsafe import Markup
 
 from braid.core.plan import runs_in_sequence
 from braid.core.runtimes import RUNTIMES, SERVED_WHOLE
-from braid.core.schedule import SERVES, Contender, Schedule
+from braid.core.schedule import SERVES, Contender
 from braid.core.tensor import TensorType
 from braid.server.console.facts import Facts
-from braid.server.console.formats import UNKNOWN, PlanName, duration, plan_names, rate
+from braid.server.console.formats import UNKNOWN, duration, plan_names, rate
 from braid.server.console.graphs import latency_svg, lengths_svg
 from braid.server.console.rates import ALL, Key, ModelRates
 from braid.server.console.rendering import Page
 from braid.server.inference.replica import ModelReplica
 from braid.server.models.queries import Placed
 from braid.server.observability.series.requests import Statistics
-from braid.server.store.records import JobRecord, ModelStatus, ModelVersion
+from braid.server.store.records import ModelStatus, ModelVersion
 
 FEW = 12  # models that need no filter
 OWN, IN_SEQUENCE = "Braid's own plan", "Braid's own plan, one operator after another"
 FLOATS = ("FP32", "FP16", "BF16", "FP64")
 CHANNELS = (1, 3, 4)  # of images
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """What a model version does now."""
-
-    rates: Mapping[str, str]  # texts by their names
-    waiting: int  # requests
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRow:
-    """One version in the list of all models."""
-
-    model: ModelVersion
-    now: Now
-    serves: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleRow:
-    """One schedule in the list of a version's."""
-
-    device: str
-    schedule: Schedule
-    plan: PlanName
-    groups: int
-    serves: str
-    shapes: str  # "": the main ones
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCandidates:
-    """All plans that were measured for one batch size on one device, the fastest first."""
-
-    title: str
-    longest_us: float  # the end of the scale
-    plans: Sequence[Contender]
-    names: Mapping[str, PlanName]
-    serving: Contender | None  # None: not recorded
-    since: str  # what has chosen since; empty: nothing has
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +80,9 @@ async def all_models(facts: Facts, wanted: str) -> Page:
         "latency": latency_svg(facts.rates.points(ALL)),
         "jobs_under_way": len(jobs),
         "rows": [
-            ModelRow(
+            (
                 model,
-                Now(_rates(activity.get(_key(model))), facts.waiting(model)),
+                _now(facts, model, activity),
                 _why(model, facts.served(model), facts.placed(model)),
             )
             for model in models
@@ -148,6 +107,14 @@ def _rates(now: ModelRates | None) -> dict[str, str]:
     }
 
 
+def _now(
+    facts: Facts, model: ModelVersion, activity: Mapping[Key, ModelRates], **more: str
+) -> dict[str, str]:
+    """Return what a model version does now, as texts by their names."""
+    rates = _rates(activity.get(_key(model)))
+    return {**rates, **more, "waiting": str(facts.waiting(model))}
+
+
 def _phases(sums: Statistics) -> dict[str, str]:
     """Return the mean time of each phase of a request, since the server's start."""
     phases = {"queue": sums.queue, "preparing": sums.prepare, "compute": sums.compute}
@@ -162,15 +129,11 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
     model = await facts.queries.find(name, version)
     schedules = await facts.queries.schedules(model)
     activity = await facts.activity()
-    plans = plan_names(placed.schedule.planner for placed in schedules)
     served = facts.served(model)
     shown = {
         "model": model,
         "versions": versions[::-1],
-        "now": Now(
-            {**_rates(activity.get(_key(model))), **_phases(facts.statistics(model))},
-            facts.waiting(model),
-        ),
+        "now": _now(facts, model, activity, **_phases(facts.statistics(model))),
         "served": served,
         "why": _why(model, served, schedules),
         "latency": latency_svg(facts.rates.points(_key(model))),
@@ -178,14 +141,17 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
         "inputs": [] if served is None else list(_inputs(served)),
         "planner": plan_names([model.options.planner.text])[model.options.planner.text],
         "precision": _precision(model),
-        "schedules": [_schedule_row(facts, model, placed, plans) for placed in schedules],
+        "plans": plan_names(placed.schedule.planner for placed in schedules),
+        "schedules": [
+            (placed, _serves(placed), facts.other_shapes(model, placed)) for placed in schedules
+        ],
         "no_schedule": _no_schedule(model),
         "comparisons": [
             _candidates(placed, facts.other_shapes(model, placed))
             for placed in schedules
             if _plans(placed)
         ],
-        "jobs": await _jobs(facts, model),
+        "jobs": [job for job in await facts.jobs(name) if job.version == model.version],
     }
     title = f"{model.name} version {model.version}"
     return Page("model.html", title, shown, "Models", is_live=True)
@@ -262,20 +228,6 @@ def _no_schedule(model: ModelVersion) -> str:
     return "no schedule yet"
 
 
-def _schedule_row(
-    facts: Facts, model: ModelVersion, placed: Placed, plans: Mapping[str, PlanName]
-) -> ScheduleRow:
-    schedule = placed.schedule
-    return ScheduleRow(
-        placed.device,
-        schedule,
-        plans[schedule.planner],
-        sum(len(stage.groups) for stage in schedule.stages),
-        _serves(placed),
-        facts.other_shapes(model, placed),
-    )
-
-
 def _serves(placed: Placed) -> str:
     provenance = placed.schedule.provenance
     if not provenance.promoted:
@@ -291,22 +243,19 @@ def _plans(placed: Placed) -> Sequence[Contender]:
     return placed.schedule.provenance.candidates
 
 
-def _candidates(placed: Placed, shapes: str) -> ModelCandidates:
+def _candidates(placed: Placed, shapes: str) -> dict[str, object]:
+    """Return all plans that were measured for one batch size on one device, the fastest first."""
     plans, contest, at = _plans(placed), placed.contest, shapes and f" at {shapes}"
     schedule, since = placed.schedule, ""
     if contest.is_pinned:
         since = "; since then a plan was pinned"
     elif contest.is_decided or any(row.pairs for row in contest.rows):
         since = f"; since then runs in service choose: {contest.state}"
-    return ModelCandidates(
-        f"Candidates compared, batch {schedule.key.batch_size}{at}, {placed.device}",
-        max(plan.latency_us or 0.0 for plan in plans),
-        sorted(plans, key=lambda plan: plan.latency_us or math.inf),
-        plan_names(name for plan in plans for name in (plan.name, *plan.also)),
-        schedule.led_by(contest.rows[0].name).serving,
-        since,
-    )
-
-
-async def _jobs(facts: Facts, model: ModelVersion) -> list[JobRecord]:
-    return [job for job in await facts.jobs(model.name) if job.version == model.version]
+    return {
+        "title": f"Candidates compared, batch {schedule.key.batch_size}{at}, {placed.device}",
+        "longest_us": max(plan.latency_us or 0.0 for plan in plans),
+        "plans": sorted(plans, key=lambda plan: plan.latency_us or math.inf),
+        "names": plan_names(name for plan in plans for name in (plan.name, *plan.also)),
+        "serving": schedule.led_by(contest.rows[0].name).serving,  # None: not recorded
+        "since": since,  # what has chosen since; empty: nothing has
+    }

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -15,23 +14,13 @@ from braid.charts.kinds import kind_text
 from braid.charts.svg import ZOOMS, legible_zoom
 from braid.core.measurement import interval_text
 from braid.core.runtimes import RUNTIMES
-from braid.core.schedule import schedule_to_json
+from braid.core.schedule import Stage, schedule_to_json
 from braid.server.console import pictures
 from braid.server.console.facts import Facts, ScheduleAddress
 from braid.server.console.formats import plan_names
 from braid.server.console.pictures import Drawn
 from braid.server.console.rendering import Page
 from braid.server.models.queries import Placed
-
-
-@dataclass(frozen=True, slots=True)
-class StageRow:
-    """One stage: its number, and the units of each of its groups."""
-
-    number: int
-    strategy: str
-    latency_us: float | None
-    groups: Sequence[str]
 
 
 async def one_schedule(facts: Facts, at: ScheduleAddress, zoom: int | None) -> Page:
@@ -84,8 +73,8 @@ def _others(shown: Placed, all_of_model: Sequence[Placed]) -> list[tuple[str, Pl
     ]
 
 
-def _stages(which: Drawn) -> Iterator[StageRow]:
-    """Yield the stages; those that hold units of the drawn part, if it is a part."""
+def _stages(which: Drawn) -> Iterator[tuple[int, Stage, Sequence[str]]]:
+    """Yield number, stage and units of each group, of the stages in the drawn part."""
     wanted = None if which.units is None else set(which.units)
     for number, stage in enumerate(which.schedule.stages, start=1):
         if wanted is not None and not wanted & set(stage.operators):
@@ -94,7 +83,7 @@ def _stages(which: Drawn) -> Iterator[StageRow]:
             " → ".join(f"{op.name} ({kind_text(op)})" for op in ops)
             for ops in ([which.graph.operators[unit] for unit in group] for group in stage.groups)
         ]
-        yield StageRow(number, stage.strategy, stage.latency_us, groups)
+        yield number, stage, groups
 
 
 async def comparison(facts: Facts, first: ScheduleAddress, second: ScheduleAddress) -> Page:

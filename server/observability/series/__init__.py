@@ -2,6 +2,5 @@
 
 requests   requests, batches, queues, memory of calls: by model, version and device
 plans      schedules: by model, version, device and batch size
-jobs       registrations and measurements
-devices    workers
+jobs       registrations, measurements and workers
 """

@@ -1,4 +1,4 @@
-"""Series of registration jobs and of stage measurements."""
+"""Series of registration jobs, and of devices: measurements, deaths of workers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from braid.engine.link.options import EndReason
+
 UPLOAD_BYTES = tuple(float(2**power) for power in range(16, 34, 2))
 """Bounds of the buckets of uploads: 64 KiB to 4 GiB."""
 
 
 class JobMetrics:
-    """Series of jobs: a ``braid.server.jobs.interfaces.JobObserver``."""
+    """Series of jobs, a ``braid.server.jobs.interfaces.JobObserver``, and of devices."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter = partial(Counter, labelnames=("device",), registry=registry)
@@ -25,6 +27,11 @@ class JobMetrics:
             "braid_stage_measurements_reused", "Stage latencies found in the store"
         )
         self.refused = counter("braid_plans_refused", "Plans refused for wrong outputs")
+        self.worker_restarts = counter(
+            "braid_worker_restarts",
+            "Device workers that died and were restarted, by why they died",
+            labelnames=("device", "reason"),
+        )
         self.cache = counter(
             "braid_schedule_cache_lookups", "Schedule cache look-ups", labelnames=("result",)
         )
@@ -42,6 +49,11 @@ class JobMetrics:
             self.measurements, self.measurement_seconds, self.measurements_reused, self.refused,
         ):  # fmt: skip
             counter.labels(device)
+        for reason in EndReason:
+            self.worker_restarts.labels(device, reason.value)
+
+    def worker_restarted(self, device: str, reason: EndReason) -> None:
+        self.worker_restarts.labels(device, reason.value).inc()
 
     def upload_received(self, size_bytes: int) -> None:
         self.uploads.observe(size_bytes)

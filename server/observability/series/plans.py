@@ -1,21 +1,17 @@
-"""Series of plans: speed of each schedule."""
+"""Series of plans: speed of each schedule, made at each scrape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+from collections.abc import Callable, Container, Iterable
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
 
 from braid.core.schedule import Schedule
-from braid.server.observability.series.requests import REPLICA
+from braid.server.observability.series.requests import REPLICA, family
 from braid.server.store.records import ModelVersion
 
 PLAN = (*REPLICA, "batch_size")
-
-Knows = Callable[[str, str], bool]
-"""Returns whether a model's version, both as labels, has series."""
-
 
 Read = Callable[[Schedule], float | None]
 """Reads the value of a gauge; None: not known."""
@@ -58,69 +54,45 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
 """Gauges of a schedule: name, help text and value."""
 
 
-class PlanLabels(NamedTuple):
-    """Labels of one plan's series; in the order of ``PLAN``."""
-
-    model: str
-    version: str
-    device: str
-    batch_size: str
-
-    @staticmethod
-    def of(model: ModelVersion, device: str, schedule: Schedule) -> PlanLabels:
-        return PlanLabels(model.name, str(model.version), device, str(schedule.key.batch_size))
-
-
-class ScheduleMetrics:
+class ScheduleMetrics(Collector):
     """Series of schedules, for models that have series."""
 
-    def __init__(self, registry: CollectorRegistry, knows: Knows) -> None:
-        self._knows = knows
-        self._candidates: dict[PlanLabels, Collection[str]] = {}  # that have series
-        self._gauges = [
-            (Gauge(name, text, PLAN, registry=registry), read) for name, text, read in GAUGES
-        ]
-        self.precision = Gauge(
-            "braid_schedule_precision",
-            "1 for the precision that a schedule computes in",
-            (*PLAN, "precision"),
-            registry=registry,
-        )
-        self.candidate_seconds = Gauge(
-            "braid_schedule_candidate_latency_seconds",
-            "Whole model under each plan that was tried, same run",
-            (*PLAN, "planner"),
-            registry=registry,
-        )
+    def __init__(self, registry: CollectorRegistry, models: Container[tuple[str, str]]) -> None:
+        """``models``: names and versions of those that have series."""
+        self._models = models
+        self._schedules: dict[tuple[str, ...], Schedule] = {}  # by the labels ``PLAN``
+        registry.register(self)
 
     def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Set the series of a schedule. Ignored for models that are gone."""
-        if not self._knows(model.name, str(model.version)):
-            return
-        plan = PlanLabels.of(model, device, schedule)
-        for gauge, read in self._gauges:
-            if (value := read(schedule)) is not None:
-                gauge.labels(*plan).set(value)
-            else:
-                gauge.remove(*plan)  # an earlier schedule's would contradict
-        self.precision.remove_by_labels(plan._asdict())
-        self.precision.labels(*plan, schedule.precision).set(1)
-        candidates = _candidates_of(schedule)
-        for planner in self._candidates.get(plan, ()):
-            self.candidate_seconds.remove(*plan, planner)
-        for planner, latency_us in candidates.items():
-            self.candidate_seconds.labels(*plan, planner).set(latency_us * 1e-6)
-        self._candidates[plan] = candidates.keys()
+        labels = model.name, str(model.version)
+        if labels in self._models:
+            self._schedules[*labels, device, str(schedule.key.batch_size)] = schedule
 
     def remove_model(self, model: str, version: str) -> None:
-        for family in (
-            *(gauge for gauge, _ in self._gauges),
-            self.precision,
-            self.candidate_seconds,
-        ):
-            family.remove_by_labels({"model": model, "version": version})
-        for plan in [labels for labels in self._candidates if labels[:2] == (model, version)]:
-            del self._candidates[plan]
+        for plan in [labels for labels in self._schedules if labels[:2] == (model, version)]:
+            del self._schedules[plan]
+
+    def collect(self) -> Iterable[Metric]:
+        schedules = list(self._schedules.items())
+        for name, text, read in GAUGES:
+            yield family(name, text, PLAN, [(plan, read(each)) for plan, each in schedules])
+        yield family(
+            "braid_schedule_precision",
+            "1 for the precision that a schedule computes in",
+            (*PLAN, "precision"),
+            [((*plan, each.precision), 1) for plan, each in schedules],
+        )
+        yield family(
+            "braid_schedule_candidate_latency_seconds",
+            "Whole model under each plan that was tried, same run",
+            (*PLAN, "planner"),
+            [
+                ((*plan, planner), latency_us * 1e-6)
+                for plan, each in schedules
+                for planner, latency_us in _candidates_of(each).items()
+            ],
+        )
 
 
 def _seconds(us: float | None) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -228,13 +228,13 @@ class RequestMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         models = list(self.models.values())
         replicas = [replica for model in models for replica in model.replicas]
-        ended = CounterMetricFamily(
-            "braid_requests", "Requests that ended, by gRPC status", labels=(*MODEL, "outcome")
-        )
-        for model in models:
-            for outcome, count in list(model.outcomes.items()):
-                ended.add_metric((*model.labels, outcome), count)
-        yield ended
+        ended = [
+            ((*model.labels, outcome), count)
+            for model in models
+            for outcome, count in list(model.outcomes.items())
+        ]
+        text, labels = "Requests that ended, by gRPC status", (*MODEL, "outcome")
+        yield family("braid_requests", text, labels, ended, kind=CounterMetricFamily)
         durations = [(model.labels, model.duration_seconds) for model in models]
         what = "From accepted to answered"
         yield _histogram("braid_request_duration_seconds", what, MODEL, durations)
@@ -243,10 +243,27 @@ class RequestMetrics(Collector):
             ran = [(labels, values) for labels, values in runs if values.count]
             yield _histogram(name, text, REPLICA, ran)
         for name, text, value_of in _OF_QUEUES:
-            gauge = GaugeMetricFamily(name, text, labels=REPLICA)
-            for replica in replicas:
-                gauge.add_metric(replica.labels, value_of(replica))
-            yield gauge
+            waiting = [(replica.labels, value_of(replica)) for replica in replicas]
+            yield family(name, text, REPLICA, waiting)
+
+
+Family = GaugeMetricFamily | CounterMetricFamily
+
+
+def family(
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    samples: Iterable[tuple[Sequence[str], float | None]],
+    *,
+    kind: type[Family] = GaugeMetricFamily,
+) -> Metric:
+    """Make a family; what is None has no sample."""
+    made = kind(name, text, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            made.add_metric(values, float(value))
+    return made
 
 
 def _histogram(
@@ -262,18 +279,10 @@ def _histogram(
     return family
 
 
-class CallMetrics:
-    """Memory that calls hold, in bytes at the time of each scrape."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        gauge = partial(Gauge, registry=registry)
-        self.held_bytes = gauge(
-            "braid_calls_memory_bytes", "Requests under way and answers not read yet"
-        )
-        self.unread_bytes = gauge(
-            "braid_unread_answer_bytes", "Answers computed that callers have not read yet"
-        )
-
-    def watch(self, memory: CallMemory) -> None:
-        self.held_bytes.set_function(lambda: memory.held_bytes)
-        self.unread_bytes.set_function(lambda: memory.unread_bytes)
+def watch_calls(registry: CollectorRegistry, memory: CallMemory) -> None:
+    """Export the memory that calls hold, in bytes at the time of each scrape."""
+    gauge = partial(Gauge, registry=registry)
+    held = gauge("braid_calls_memory_bytes", "Requests under way and answers not read yet")
+    held.set_function(lambda: memory.held_bytes)
+    unread = gauge("braid_unread_answer_bytes", "Answers computed that callers have not read yet")
+    unread.set_function(lambda: memory.unread_bytes)

@@ -3,8 +3,7 @@
 server        listens, starts and stops
 connection    one connection: size of the head, seconds of each phase
 connections   their limits
-application   one request: which are answered, and what every answer says
-origins       which pages of other sites may call the protocol
+application   one request: which are answered, for whose pages, and what every answer says
 requests      a request's body, up to a limit; whether another site's page sent it
 routes        probes and scrapers
 """

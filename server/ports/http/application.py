@@ -4,25 +4,29 @@
 their network knows, and are shown nothing that scripts could change.
 
 Requests at work are bounded, but for those of the probes, which always get through. A page that
-only shows is bounded in time. An error tells nothing of the server's inside.
+only shows is bounded in time. An error tells nothing of the server's inside. Pages of
+other origins may call the protocol where an operator lets them (CORS).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import BaseRoute, Router
-from starlette.types import Message, Receive, Scope, Send
+from starlette.routing import Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from braid.server.http2.accepting import Connections
 from braid.server.ports.http.connection import CallerConnection, HttpLimits
 from braid.server.ports.http.requests import FORM_BYTES, refuse_longer
+from braid.server.security.addresses import EVERY
 from braid.server.security.tokens import METRICS
 
 log = logging.getLogger("braid.http")
@@ -38,22 +42,15 @@ IsOurName = Callable[[str, bool], bool]
 """Tells whether a ``Host`` is answered; the flag: on a path of the protocol."""
 
 
+@dataclass(frozen=True, slots=True)
 class Application:
-    """ASGI application over ``routes``. Belongs to the event loop."""
+    """ASGI application over routes. Belongs to the event loop."""
 
-    def __init__(
-        self,
-        routes: Sequence[BaseRoute],
-        is_our_name: IsOurName,
-        connections: Connections,
-        limits: HttpLimits,
-        started: asyncio.Event | None = None,
-    ) -> None:
-        self._router = Router(routes, redirect_slashes=False)
-        self._is_our_name = is_our_name
-        self._connections = connections
-        self._limits = limits
-        self._started = started
+    _router: Router
+    _is_our_name: IsOurName
+    _connections: Connections
+    _limits: HttpLimits
+    _started: asyncio.Event | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; raises nothing but the server's own cancellation."""
@@ -70,7 +67,7 @@ class Application:
             return
         if response is None:
             return
-        if connection.has_begun_answer:
+        if connection.cycle.response_started:
             connection.drop()
         else:
             await response(scope, receive, sending)
@@ -119,7 +116,7 @@ class Application:
             )
         answering = self._connections.answering
         others = len(answering) - (connection in answering)
-        if others >= self._limits.max_answering and path not in PROBES:
+        if others >= self._limits.max_connections // 2 and path not in PROBES:
             raise HTTPException(
                 HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once; try again"
             )
@@ -153,3 +150,36 @@ def _closing(send: Send) -> Send:
         await send(message)
 
     return closing
+
+
+_TOLD = ("Inference-Header-Content-Length", "Braid-Request-Id", "Retry-After")
+"""Headers of answers that pages may read."""
+
+
+def is_from_allowed(request: Request, origins: Collection[str]) -> bool:
+    """True if a page of ``origins`` sent a request; with cookies only if its origin is named.
+
+    Browsers ask before they let a page read answers, but send simple requests without asking. Where
+    every origin is allowed, what a cookie (of a proxy in front) lets its user do stays the user's.
+    """
+    if request.headers.get("origin") in origins:
+        return True
+    return EVERY in origins and "cookie" not in request.headers
+
+
+def telling_origins(application: ASGIApp, origins: Collection[str]) -> ASGIApp:
+    """Return an application that tells browsers on paths of the protocol which pages may call."""
+    if not origins:
+        return application
+    telling = CORSMiddleware(
+        application,
+        allow_origins=origins,
+        allow_methods=("GET", "HEAD", "POST"),
+        allow_headers=("*",),
+        expose_headers=_TOLD,
+    )
+
+    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+        await (telling if in_protocol(scope["path"]) else application)(scope, receive, send)
+
+    return routed

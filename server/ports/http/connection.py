@@ -49,11 +49,8 @@ class HttpLimits:
     unwanted_bytes: int = 64 << 20  # of a body that was refused, read so that the caller sees why
     max_connections: int = 1024  # where the ports do not share their limit
 
-    @property
-    def max_answering(self) -> int:
-        return self.max_connections // 2
 
-
+@dataclass(slots=True)
 class AnswerWriter:
     """The part of a transport that uvicorn uses while it answers one request.
 
@@ -62,12 +59,9 @@ class AnswerWriter:
     that was the tenth part of a call's time.
     """
 
-    __slots__ = ("_head", "_is_begun", "_transport")
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._head = b""
-        self._is_begun = False
+    _transport: Transport
+    _head: bytes = b""
+    _is_begun: bool = False
 
     def write(self, data: bytes) -> None:
         """Write the next part; the first one is the head, which waits for the second."""
@@ -134,10 +128,6 @@ class CallerConnection(HttpToolsProtocol):
         self._refusal = HTTPStatus.BAD_REQUEST  # what a request that cannot be parsed gets
 
     # -- what a request's route asks ------------------------------------------------------------
-
-    @property
-    def has_begun_answer(self) -> bool:
-        return self.cycle.response_started
 
     @property
     def has_certificate(self) -> bool:
@@ -308,7 +298,11 @@ class CallerConnection(HttpToolsProtocol):
         self._unread_bytes = self.transport.get_write_buffer_size()
         if self._timer is not None:
             self._timer.cancel()
-        seconds = self._seconds(phase)
+        seconds = {  # at least; ANSWERING: as long as the route
+            Phase.RECEIVING: self._limits.request_seconds,
+            Phase.SENDING: self._limits.response_seconds,
+            Phase.IDLE: self._limits.idle_seconds,
+        }.get(phase)
         self._timer = None if seconds is None else loop.call_later(seconds, self._overdue)
 
     def _now(self) -> Phase:
@@ -319,18 +313,6 @@ class CallerConnection(HttpToolsProtocol):
         if self.pipeline or is_at_work:
             return Phase.ANSWERING
         return Phase.IDLE if self._is_whole else Phase.RECEIVING
-
-    def _seconds(self, phase: Phase) -> float | None:
-        """Return how long a phase may take at least; None: as long as the route."""
-        match phase:
-            case Phase.RECEIVING:
-                return self._limits.request_seconds
-            case Phase.SENDING:
-                return self._limits.response_seconds
-            case Phase.IDLE:
-                return self._limits.idle_seconds
-            case Phase.ANSWERING:
-                return None
 
     def _overdue(self) -> None:
         """End the connection, unless a large body or answer moves fast enough."""

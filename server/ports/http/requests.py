@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from time import monotonic
 from typing import Any
@@ -58,16 +59,16 @@ def refuse_longer(request: Request, limit_bytes: int, size_bytes: int = 0) -> No
         )
 
 
+@dataclass(slots=True, eq=False)
 class Body:
     """Body of one request, which a task answers."""
 
-    def __init__(self, room: BodyRoom, caller: object) -> None:
-        self.caller = caller
-        self.held_bytes = 0
-        self.is_whole = False  # its caller sends nothing more
-        self.task: Any = asyncio.current_task()
-        self._room = room
-        self._began_at = room.now()
+    _room: BodyRoom
+    caller: object
+    _began_at: float
+    held_bytes: int = 0
+    is_whole: bool = False  # its caller sends nothing more
+    task: Any = field(default_factory=asyncio.current_task)
 
     def hold(self, size_bytes: int) -> None:
         """Count the bytes that are held now; other bodies, or this one, may give way."""
@@ -95,7 +96,7 @@ class BodyRoom:
     def reading(self, request: Request) -> Iterator[Body]:
         """Have room for the body of a request. Raises ResourceExhausted: it gave way to others."""
         caller = owner_in(request.headers) or request.state.connection.place.network
-        body = Body(self, caller)
+        body = Body(self, caller, self.now())
         self._bodies.add(body)
         try:
             yield body

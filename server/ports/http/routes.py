@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client import exposition as plain_text
@@ -15,23 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from braid.server.observability.snapshot import SnapshotGauges
 from braid.server.ports.http.application import text
 from braid.server.security.gate import DescribedCall, Gate
 from braid.server.security.tokens import METRICS
 
 
-class Look(Protocol):
-    """State that a scrape looks at."""
-
-    def look(self) -> None:
-        """Take what the server knows now; called on the event loop."""
-
-    def read(self) -> None:
-        """Read what the system knows of it; called in a thread after ``look``."""
-
-
 def metrics_route(
-    registry: CollectorRegistry, snapshot: Look | None = None, gates: Sequence[Gate] = ()
+    registry: CollectorRegistry, snapshot: SnapshotGauges | None = None, gates: Sequence[Gate] = ()
 ) -> BaseRoute:
     """Expose a registry as OpenMetrics 1.0 or as plain text; scrapers have to pass ``gates``."""
     turn = asyncio.Lock()  # scrapers that come together occupy one thread

@@ -11,15 +11,14 @@ import socket
 import ssl
 from collections.abc import Sequence
 
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Router
 from uvicorn import Config
 from uvicorn.server import ServerState
 
 from braid.server.http2.accepting import Connections, Place, accept, stop_accepting
 from braid.server.http2.server import sockets_of
-from braid.server.ports.http.application import Application, IsOurName
+from braid.server.ports.http.application import Application, IsOurName, telling_origins
 from braid.server.ports.http.connection import CallerConnection, HttpLimits
-from braid.server.ports.http.origins import telling_origins
 
 HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 """Headers of every answer."""
@@ -42,7 +41,8 @@ class HttpServer:
         self._connections = connections or Connections(self._limits.max_connections)
         self._state = ServerState()
         self._state.default_headers = HEADERS
-        application = Application(routes, is_our_name, self._connections, self._limits, started)
+        router = Router(routes, redirect_slashes=False)
+        application = Application(router, is_our_name, self._connections, self._limits, started)
         self._config = Config(
             telling_origins(application, origins),
             http=CallerConnection,

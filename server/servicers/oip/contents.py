@@ -21,32 +21,21 @@ from braid.core.pieces import Work, joined
 from braid.core.strings import MAX_STRINGS, length_prefixed
 from braid.core.tensor import BYTES
 from braid.server.inference.requests import OutputTensor
+from braid_client.tensors import WIRE_TYPES
 
-TYPED: Mapping[str, tuple[str, str]] = {
-    "BOOL": ("bool_contents", "?"),
-    "INT8": ("int_contents", "i1"),
-    "INT16": ("int_contents", "<i2"),
-    "INT32": ("int_contents", "<i4"),
-    "INT64": ("int64_contents", "<i8"),
-    "UINT8": ("uint_contents", "u1"),
-    "UINT16": ("uint_contents", "<u2"),
-    "UINT32": ("uint_contents", "<u4"),
-    "UINT64": ("uint64_contents", "<u8"),
-    "FP32": ("fp32_contents", "<f4"),
-    "FP64": ("fp64_contents", "<f8"),
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "bool_contents": ("BOOL",),
+    "int_contents": ("INT8", "INT16", "INT32"),
+    "int64_contents": ("INT64",),
+    "uint_contents": ("UINT8", "UINT16", "UINT32"),
+    "uint64_contents": ("UINT64",),
+    "fp32_contents": ("FP32",),
+    "fp64_contents": ("FP64",),
 }
-"""Datatype -> field of InferTensorContents, element type."""
+"""Field of InferTensorContents -> datatypes that are sent in it, its own the last."""
 
-_WIDE: Mapping[str, str] = {
-    "bool_contents": "?",
-    "int_contents": "<i4",
-    "int64_contents": "<i8",
-    "uint_contents": "<u4",
-    "uint64_contents": "<u8",
-    "fp32_contents": "<f4",
-    "fp64_contents": "<f8",
-}
-"""Field -> type of its elements on the wire."""
+TYPED = {datatype: field for field, of in _FIELDS.items() for datatype in of}
+"""Datatype -> field of InferTensorContents."""
 
 _BYTES_FIELD = "bytes_contents"
 
@@ -62,18 +51,13 @@ MAX_CLASSES_IN_ALL = 1 << 20
 CLASS_BYTES = 32
 """Bytes that a class of one row is expected to take in an answer."""
 
-
-DTYPES = {
-    **{datatype: np.dtype(element) for datatype, (_, element) in TYPED.items()},
-    "FP16": np.dtype("<f2"),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-}
+DTYPES: Mapping[str, np.dtype[Any]] = {**WIRE_TYPES, "BF16": np.dtype(ml_dtypes.bfloat16)}
 
 
 def raw_bytes(name: str, datatype: str, contents: Any) -> Work[bytes]:
     """Raw form of an ``InferTensorContents``. InvalidTensor: it does not fit the datatype."""
     filled = [field.name for field, _ in contents.ListFields()]
-    wanted = _BYTES_FIELD if datatype == BYTES else TYPED.get(datatype, ("",))[0]
+    wanted = _BYTES_FIELD if datatype == BYTES else TYPED.get(datatype)
     if not wanted:
         raise InvalidTensor(
             f"input {name!r} of datatype {datatype!r} has no typed contents; "
@@ -102,13 +86,24 @@ def raw_bytes(name: str, datatype: str, contents: Any) -> Work[bytes]:
 
 
 def _numbers(name: str, datatype: str, values: list[Any]) -> bytes:
-    field, element = TYPED[datatype]
-    array, dtype = np.array(values, _WIDE[field]), np.dtype(element)
+    own = DTYPES[_FIELDS[TYPED[datatype]][-1]]
+    return converted(name, datatype, np.array(values, own)).tobytes()
+
+
+def converted(name: str, datatype: str, given: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return elements in the datatype. Raises InvalidTensor: one is out of its range."""
+    outside = InvalidTensor(f"input {name!r} has a value outside the range of {datatype}")
+    dtype = DTYPES[datatype]
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        if array.min() < limits.min or array.max() > limits.max:
-            raise InvalidTensor(f"input {name!r} has a value outside the range of {datatype}")
-    return array.astype(dtype).tobytes()
+        if int(given.min()) < limits.min or int(given.max()) > limits.max:
+            raise outside
+        return given.astype(dtype)
+    with np.errstate(over="ignore"):
+        made = given.astype(dtype)
+    if datatype != "BOOL" and not np.array_equal(np.isinf(given), np.isinf(made)):
+        raise outside
+    return made
 
 
 def classify(

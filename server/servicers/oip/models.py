@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -32,12 +33,12 @@ EXTENSIONS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class ServerMethods:
     """RPCs about the server."""
 
-    def __init__(self, health: Health, has_shared_memory: bool) -> None:
-        self._health = health
-        self._has_shared_memory = has_shared_memory
+    _health: Health
+    _has_shared_memory: bool
 
     async def ServerLive(self, request: Any, context: Context) -> Any:
         return messages.ServerLiveResponse(live=True)
@@ -52,12 +53,12 @@ class ServerMethods:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class ModelMethods:
     """RPCs about models that answer."""
 
-    def __init__(self, models: ServingModels, metrics: Metrics) -> None:
-        self._models = models
-        self._metrics = metrics
+    _models: ServingModels
+    _metrics: Metrics
 
     async def ModelReady(self, request: Any, context: Context) -> Any:
         """Return whether a model answers; false for one that is unloaded or unknown."""

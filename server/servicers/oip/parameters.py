@@ -64,7 +64,7 @@ def priority_and_timeout(parameters: Mapping[str, Any]) -> tuple[int, float | No
     if not parameters:
         return DEFAULT_PRIORITY, None
     for name in parameters:
-        if name in _SEQUENCE and _value(parameters[name]) not in (None, 0, "", False):
+        if name in _SEQUENCE and value_of(parameters[name]) not in (None, 0, "", False):
             raise NotOffered(f"parameter {name!r}: models with state are not offered here")
         if name in _HTTP_ONLY or (name.startswith(_RESERVED_PREFIX) and name != _FINAL):
             raise InvalidRequest(f"parameter {name[:100]!r} is reserved; leave it out")
@@ -75,38 +75,9 @@ def priority_and_timeout(parameters: Mapping[str, Any]) -> tuple[int, float | No
 
 def place_of(parameters: Mapping[str, Any]) -> RegionPart | None:
     """Where a tensor lies in shared memory; None: in the message. Raises InvalidRequest."""
-    if parameters and any(name in parameters for name in _OF_PLACES):
-        return _place(parameters)
-    return None
-
-
-def read_wishes(outputs: Sequence[Any], find_region: FindRegion) -> Wishes:
-    """Read destination and classes of the requested outputs. BraidError: a wrong parameter."""
-    destinations, classes = {}, {}
-    for output in outputs:
-        place, count = _output_parameters(output.name, output.parameters)
-        if place is not None:
-            region = find_region(place.region)
-            region.check(place.offset, place.size_bytes)
-            destinations[output.name] = region, place
-        if count:
-            classes[output.name] = count
-    return Wishes(destinations, classes)
-
-
-def _output_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[RegionPart | None, int]:
-    """Where an output is to be written, and how many classes are wanted (0: the tensor)."""
-    if not parameters:
-        return None, 0
-    classes = _integer(parameters, _CLASSES, MAX_CLASSES)
-    place = place_of(parameters)
-    if classes and place is not None:
-        raise InvalidRequest(f"output {name!r}: classification does not go to shared memory")
-    return place, classes
-
-
-def _place(parameters: Mapping[str, Any]) -> RegionPart:
-    region = _value(parameters[_REGION]) if _REGION in parameters else None
+    if not (parameters and any(name in parameters for name in _OF_PLACES)):
+        return None
+    region = value_of(parameters[_REGION]) if _REGION in parameters else None
     if not isinstance(region, str) or not region:
         raise InvalidRequest(f"parameter {_REGION!r} must name a registered region")
     if _SIZE not in parameters:
@@ -116,11 +87,31 @@ def _place(parameters: Mapping[str, Any]) -> RegionPart:
     )
 
 
+def read_wishes(outputs: Sequence[Any], find_region: FindRegion) -> Wishes:
+    """Read destination and classes of the requested outputs. BraidError: a wrong parameter."""
+    destinations, classes = {}, {}
+    for output in outputs:
+        if not (given := output.parameters):
+            continue
+        place, count = place_of(given), _integer(given, _CLASSES, MAX_CLASSES)
+        if count and place is not None:
+            raise InvalidRequest(
+                f"output {output.name!r}: classification does not go to shared memory"
+            )
+        if place is not None:
+            region = find_region(place.region)
+            region.check(place.offset, place.size_bytes)
+            destinations[output.name] = region, place
+        if count:
+            classes[output.name] = count
+    return Wishes(destinations, classes)
+
+
 def _integer(parameters: Mapping[str, Any], name: str, largest: int) -> int:
     """Return a parameter between 0 and ``largest``; 0 if it is not given."""
     if name not in parameters:
         return 0
-    value = _value(parameters[name])
+    value = value_of(parameters[name])
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidRequest(f"parameter {name!r} must be an integer")
     if not 0 <= value <= largest:
@@ -128,6 +119,7 @@ def _integer(parameters: Mapping[str, Any], name: str, largest: int) -> int:
     return value
 
 
-def _value(parameter: Any) -> bool | int | str | float | None:
+def value_of(parameter: Any) -> Any:
+    """Return the value of a parameter; None: it has none."""
     field = parameter.WhichOneof("parameter_choice")
     return getattr(parameter, field) if field else None

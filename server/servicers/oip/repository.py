@@ -24,7 +24,6 @@ from braid.server.models.policies import VersionPolicies
 from braid.server.repository.configuration import Configuration, configuration_from_json
 from braid.server.rpc.status import Context
 from braid.server.servicers.oip.wire import messages
-from braid.server.store.serving_config import ServingConfig
 
 log = logging.getLogger("braid.repository")
 
@@ -34,15 +33,13 @@ MAX_CONFIG_CHARS = 1 << 20
 _FILE = re.compile(r"file:([1-9][0-9]{0,8})/([^/\x00]{1,255})")
 
 
+@dataclass(frozen=True, slots=True)
 class RepositoryMethods:
     """RPCs that list, load and unload models."""
 
-    def __init__(
-        self, loader: ModelLoader, policies: VersionPolicies, device_names: Collection[str]
-    ) -> None:
-        self._loader = loader
-        self._policies = policies
-        self._device_names = device_names
+    _loader: ModelLoader
+    _policies: VersionPolicies
+    _device_names: Collection[str]
 
     async def RepositoryIndex(self, request: Any, context: Context) -> Any:
         _one_repository(request.repository_name)
@@ -62,14 +59,18 @@ class RepositoryMethods:
         _one_repository(request.repository_name)
         name = request.model_name
         # A thread: the library that reads configurations takes seconds for large ones.
-        wanted = await asyncio.to_thread(load_request, name, request.parameters, self._device_names)
-        await self._loader.load(name, wanted.files, wanted.options)
-        if (config := wanted.config) is not None and config.warning:
-            facts = {"model": name, "reason": config.warning}
-            log.warning("lines of a configuration are passed over", extra=facts)
-        before = self._policies.config(name)
-        if (target := wanted.serving(before)) != before:
-            await self._policies.configure(name, target)
+        files, config = await asyncio.to_thread(
+            load_request, name, request.parameters, self._device_names
+        )
+        options = None if config is None else ModelOptions(config.batch_sizes)  # None: as before
+        await self._loader.load(name, files, options)
+        if config is not None:
+            if config.warning:
+                facts = {"model": name, "reason": config.warning}
+                log.warning("lines of a configuration are passed over", extra=facts)
+            before = self._policies.config(name)
+            if (target := config.serving(before)) != before:
+                await self._policies.configure(name, target)
         return messages.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:
@@ -87,26 +88,13 @@ def _one_repository(name: str) -> None:
         raise NotOffered("there is one repository here, without a name; leave it out")
 
 
-@dataclass(frozen=True, slots=True)
-class LoadRequest:
-    """Model files and configuration that a load brings."""
-
-    files: Mapping[int, bytes]  # version -> model file
-    config: Configuration | None  # None: none was given
-
-    @property
-    def options(self) -> ModelOptions | None:
-        """What to schedule for; None: as before."""
-        return None if self.config is None else ModelOptions(self.config.batch_sizes)
-
-    def serving(self, before: ServingConfig) -> ServingConfig:
-        return before if self.config is None else self.config.serving(before)
-
-
 def load_request(
     model: str, parameters: Mapping[str, Any], devices: Collection[str]
-) -> LoadRequest:
-    """Read the parameters of a load; InvalidRequest: unknown, of a wrong type, not done here."""
+) -> tuple[dict[int, bytes], Configuration | None]:
+    """Read the model files by version, and the configuration; None: none was given.
+
+    Raises InvalidRequest: a parameter is unknown, of a wrong type, or asks for what is not done.
+    """
     files: dict[int, bytes] = {}
     config: Configuration | None = None
     labels = set[str]()
@@ -140,4 +128,4 @@ def load_request(
         if int(match[1]) in files:
             raise InvalidRequest(f"version {match[1]} has two files; send one model file each")
         files[int(match[1])] = parameters[name].bytes_param
-    return LoadRequest(files, config)
+    return files, config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from braid.core.errors import NotOffered
@@ -11,11 +12,11 @@ from braid.server.security.tokens import Digest, owner_in
 from braid.server.servicers.oip.wire import messages
 
 
+@dataclass(frozen=True, slots=True)
 class SharedMemoryMethods:
     """RPCs about the caller's own regions."""
 
-    def __init__(self, regions: SharedRegions) -> None:
-        self._regions = regions
+    _regions: SharedRegions
 
     async def SystemSharedMemoryStatus(self, request: Any, context: Context) -> Any:
         response = messages.SystemSharedMemoryStatusResponse()

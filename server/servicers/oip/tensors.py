@@ -225,11 +225,9 @@ def _late_reply(
     outputs: Mapping[str, OutputTensor],
 ) -> Work[bytes | LaterReply]:
     shown = dict(outputs)
+    has_batch = model.batched and model.interface.has_batch
     for name, count in wishes.classes.items():
-        has_batch, labels = (
-            model.batched and model.interface.has_batch,
-            model.interface.labels(name),
-        )
+        labels = model.interface.labels(name)
         shown[name] = yield from classify(name, outputs[name], count, has_batch, labels)
     reply, to_regions = reply_to(request, model, shown, wishes)
     for writing in to_regions:

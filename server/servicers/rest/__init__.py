@@ -6,8 +6,7 @@
     json_reading   JSON of any form, read in pieces
     json_tensors   tensors in JSON
     json_messages  other messages in JSON
-    answers        answers of inference on their way out
-    encodings      gzip and deflate
+    answers        answers of inference on their way out; gzip and deflate
     openapi        the document that describes all of this
 
 Every call is one of ``braid.server.servicers.oip``, said in JSON: the same checks, batches, errors,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -21,9 +22,8 @@ from starlette.responses import JSONResponse, Response
 
 from braid.core.errors import PermissionDenied, Unauthenticated
 from braid.server.observability.tracing import Telemetry
-from braid.server.ports.http.application import READING, in_protocol
+from braid.server.ports.http.application import READING, in_protocol, is_from_allowed
 from braid.server.ports.http.connection import CallerConnection
-from braid.server.ports.http.origins import is_from_allowed
 from braid.server.ports.http.requests import is_from_here
 from braid.server.security.gate import DescribedCall, Gate
 from braid.server.security.tokens import Role, needed_role
@@ -118,44 +118,35 @@ class HttpCall:
         return JSONResponse({"error": self._message}, status, headers)
 
 
+@dataclass(frozen=True, slots=True)
 class Admission:
     """Gate and trace of calls, the same as those of the main gRPC port."""
 
-    def __init__(
-        self,
-        gates: Sequence[Gate],
-        telemetry: Telemetry | None,
-        *,
-        needs_certificate: bool,
-        origins: Collection[str] = (),
-        is_signed_in: IsSignedIn = lambda headers: False,
-    ) -> None:
-        """Calls that ``is_signed_in`` tells of need neither token nor certificate."""
-        self._gates = gates
-        self._telemetry = telemetry
-        self._needs_certificate = needs_certificate
-        self._origins = origins
-        self._is_signed_in = is_signed_in
+    gates: Sequence[Gate]
+    telemetry: Telemetry | None
+    needs_certificate: bool
+    origins: Collection[str]
+    is_signed_in: IsSignedIn  # those of whom it tells so need neither token nor certificate
 
     def admit(self, request: Request, method: str, call: HttpCall) -> None:
         """Let a call of an RPC (``method``: its full name) in by its head, or raise BraidError."""
         details = DescribedCall(method, tuple(call.invocation_metadata()))
-        if not self._is_signed_in(request.headers):
+        if not self.is_signed_in(request.headers):
             self._check_caller(details, call)
         is_safe = request.method in READING or is_from_here(request)
-        if not is_safe and not is_from_allowed(request, self._origins):
+        if not is_safe and not is_from_allowed(request, self.origins):
             advice = "; BRAID_CORS_ORIGINS names those that may call"
             raise PermissionDenied(
                 "this request comes from a page of another site"
                 f"{advice if in_protocol(request.url.path) else ''}"
             )
-        if self._telemetry is not None:
-            self._telemetry.begin(details)
+        if self.telemetry is not None:
+            self.telemetry.begin(details)
 
     def _check_caller(self, details: DescribedCall, call: HttpCall) -> None:
-        for gate in self._gates:
+        for gate in self.gates:
             if (refusal := gate.refusal(details)) is not None:
                 raise refusal
         is_open = needed_role(details.method) is Role.ANYONE
-        if self._needs_certificate and not (is_open or call.connection.has_certificate):
+        if self.needs_certificate and not (is_open or call.connection.has_certificate):
             raise Unauthenticated("callers show a certificate here, as they do to the gRPC port")

@@ -12,8 +12,7 @@ Read into, and written from, the same messages as gRPC's (``braid.server.service
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -27,11 +26,11 @@ from braid.core.tensor import BYTES
 from braid.server.inference.call_memory import LaterReply
 from braid.server.inference.requests import GivenRequest, check_listed
 from braid.server.rpc.status import Context
-from braid.server.servicers.oip.parameters import is_read
+from braid.server.servicers.oip.parameters import is_read, value_of
 from braid.server.servicers.oip.tensors import OpenInference, SplitMessage
 from braid.server.servicers.oip.wire import messages
 from braid.server.servicers.rest.answers import Written, measured
-from braid.server.servicers.rest.json_messages import parameter, parameters_of, set_parameter
+from braid.server.servicers.rest.json_messages import parameters_of, set_parameter
 from braid.server.servicers.rest.json_reading import JsonBody, Numbers, read_json
 from braid.server.servicers.rest.json_tensors import PIECE_ELEMENTS, raw_of, texts_of
 from braid_client.wire_fields import Part
@@ -79,8 +78,11 @@ class RestRequest(SplitMessage):
     answer: AnswerHead = field(default_factory=AnswerHead)
     texts: WriteTexts | None = None  # of an answer in another form
 
-    def wants_binary(self, output: str) -> bool:
-        return self.binary.get(output, self.is_binary)
+    def is_sent_binary(self, output: Any) -> bool | None:
+        """True: an output goes after the JSON; False: in it; None: to shared memory."""
+        if _REGION in output.parameters:
+            return None
+        return self.binary.get(output.name, self.is_binary)
 
 
 class RestInference(OpenInference):
@@ -90,10 +92,9 @@ class RestInference(OpenInference):
         """Return the request in the server's terms, its reply in JSON and binary data."""
         assert isinstance(request, RestRequest)
         asked = request.message.outputs
-        in_json = [
-            x for x in asked if not (request.wants_binary(x.name) or _REGION in x.parameters)
-        ]
-        is_binary = not in_json if asked else request.is_binary
+        is_binary = request.is_binary
+        if asked:
+            is_binary = all(request.is_sent_binary(output) is not False for output in asked)
         later = None if is_binary else partial(_written_later, request=request)
         return self.written_by(partial(_written, request=request), request, context, later)
 
@@ -231,19 +232,18 @@ def _shape(body: JsonBody, given: Mapping[str, Any], where: str) -> list[int]:
 
 
 def _written(reply: SplitMessage, request: RestRequest) -> list[Part]:
-    sent = _sent(reply, request)
-    head, binary = b"".join(_texts(reply, sent)), _binary(reply, sent)
+    head, binary = b"".join(_texts(reply, request, PIECE_ELEMENTS)), _binary(reply, request)
     request.answer.json_bytes = len(head) if binary else None
     return [head, *binary]
 
 
 def _written_later(reply: SplitMessage, request: RestRequest) -> Work[bytes | LaterReply]:
-    sent, texts = _sent(reply, request), request.texts or _texts
-    binary = _binary(reply, sent)
-    in_json = [at for at, how in enumerate(sent) if how is _Sent.IN_JSON]
-    if sum(len(reply.raw_contents[at]) for at in in_json) <= AT_ONCE_BYTES:
+    texts, binary = request.texts or _texts, _binary(reply, request)
+    both = zip(reply.message.outputs, reply.raw_contents, strict=True)
+    in_json = [each for each in both if request.is_sent_binary(each[0]) is False]
+    if sum(len(content) for _, content in in_json) <= AT_ONCE_BYTES:
         head, size = list[bytes](), 0
-        for text in texts(reply, sent, LARGE_PIECE_ELEMENTS):
+        for text in texts(reply, request, LARGE_PIECE_ELEMENTS):
             if size > SMALL_BYTES:
                 yield
             head.append(text)
@@ -256,48 +256,27 @@ def _written_later(reply: SplitMessage, request: RestRequest) -> Work[bytes | La
         return Written(lambda: iter(whole), size, size)
 
     def pieces() -> Iterator[Part]:
-        yield from texts(reply, sent, PIECE_ELEMENTS)
+        yield from texts(reply, request, PIECE_ELEMENTS)
         for content in binary:
             for at in range(0, len(content), PIECE_BYTES):
                 yield memoryview(content)[at : at + PIECE_BYTES]
 
     size_bytes: int | None = None
-    if binary or any(reply.message.outputs[at].datatype == BYTES for at in in_json):
+    if binary or any(output.datatype == BYTES for output, _ in in_json):
         # The length of the JSON is told before it, and bytes that are no text are refused.
-        head_bytes = yield from measured(texts(reply, sent, PIECE_ELEMENTS))
+        head_bytes = yield from measured(texts(reply, request, PIECE_ELEMENTS))
         request.answer.json_bytes = head_bytes if binary else None
         size_bytes = head_bytes + sum(map(len, binary))
     held_bytes = sum(map(len, reply.raw_contents)) + WRITER_BYTES
     return Written(pieces, held_bytes, size_bytes)
 
 
-class _Sent(enum.Enum):
-    """Place of an output's contents."""
-
-    IN_JSON = enum.auto()
-    IN_BINARY = enum.auto()  # after the JSON
-    ELSEWHERE = enum.auto()  # in shared memory
+def _binary(reply: SplitMessage, request: RestRequest) -> list[Part]:
+    both = zip(reply.message.outputs, reply.raw_contents, strict=True)
+    return [content for output, content in both if request.is_sent_binary(output)]
 
 
-def _sent(reply: SplitMessage, request: RestRequest) -> list[_Sent]:
-    return [
-        _Sent.ELSEWHERE
-        if _REGION in output.parameters
-        else _Sent.IN_BINARY
-        if request.wants_binary(output.name)
-        else _Sent.IN_JSON
-        for output in reply.message.outputs
-    ]
-
-
-def _binary(reply: SplitMessage, sent: Sequence[_Sent]) -> list[Part]:
-    both = zip(reply.raw_contents, sent, strict=True)
-    return [content for content, how in both if how is _Sent.IN_BINARY]
-
-
-def _texts(
-    reply: SplitMessage, sent: Sequence[_Sent], elements: int = PIECE_ELEMENTS
-) -> Iterator[bytes]:
+def _texts(reply: SplitMessage, request: RestRequest, elements: int) -> Iterator[bytes]:
     message = reply.message
     shown: dict[str, Any] = {
         "model_name": message.model_name,
@@ -306,16 +285,17 @@ def _texts(
     if message.id:
         shown["id"] = message.id
     between = orjson.dumps(shown)[:-1] + b',"outputs":['
-    for output, content, how in zip(message.outputs, reply.raw_contents, sent, strict=True):
+    for output, content in zip(message.outputs, reply.raw_contents, strict=True):
+        is_binary = request.is_sent_binary(output)
         fields = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
-        if how is _Sent.IN_BINARY:
+        if is_binary:
             fields["parameters"] = {_BINARY_SIZE: len(content)}
-        elif how is _Sent.ELSEWHERE:
+        elif is_binary is None:
             place = output.parameters
-            fields["parameters"] = {name: parameter(place[name]) for name in sorted(place)}
+            fields["parameters"] = {name: value_of(place[name]) for name in sorted(place)}
         head = between + orjson.dumps(fields)
         between = b","
-        if how is not _Sent.IN_JSON:
+        if is_binary is not False:
             yield head
             continue
         yield head[:-1] + b',"data":['

@@ -14,6 +14,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from braid.core.errors import InvalidRequest
 from braid.core.pieces import PIECE_BYTES, Work, joined
+from braid.server.servicers.oip.parameters import value_of
 
 _PREFIX = "_param"
 
@@ -41,7 +42,7 @@ def _shown(field: FieldDescriptor, value: Any) -> Any:
 
 def _one(field: FieldDescriptor, value: Any) -> Any:
     if field.message_type is not None:
-        return parameter(value) if "parameter_choice" in _oneofs(value) else to_json(value)
+        return value_of(value) if "parameter_choice" in _oneofs(value) else to_json(value)
     if field.enum_type is not None:
         return field.enum_type.values_by_number[value].name
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
@@ -49,12 +50,6 @@ def _one(field: FieldDescriptor, value: Any) -> Any:
 
 def _oneofs(message: Any) -> Any:
     return message.DESCRIPTOR.oneofs_by_name
-
-
-def parameter(message: Any) -> Any:
-    """Return the value of a parameter; None: it has none."""
-    field = message.WhichOneof("parameter_choice")
-    return getattr(message, field) if field else None
 
 
 def set_parameter(name: str, value: object, message: Any) -> None:
@@ -100,16 +95,12 @@ def parameters_of(given: dict[str, Any], where: str = "the request") -> dict[str
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def read_nothing(given: dict[str, Any], message: Any) -> None:
-    """Leave the request as it is, for RPCs that refuse whatever it says."""
-
-
 def read_index(given: dict[str, Any], message: Any) -> None:
     message.ready = _typed(given, "ready", bool, False)
 
 
 def read_load(given: dict[str, Any], message: Any) -> Work[None]:
-    """Fill a RepositoryModelLoadRequest; files are in base64."""
+    """Fill a request to load or unload; files are in base64."""
     for name, value in parameters_of(given).items():
         if name.startswith("file:") and isinstance(value, str):
             try:
@@ -128,11 +119,6 @@ def _from_base64(text: str) -> Work[bytes]:
             yield
         parts.append(base64.b64decode(text[at : at + PIECE_BYTES], validate=True))
     return (yield from joined(parts))
-
-
-def read_unload(given: dict[str, Any], message: Any) -> None:
-    for name, value in parameters_of(given).items():
-        set_parameter(name, value, message.parameters[name])
 
 
 def read_schedule_again(given: dict[str, Any], message: Any) -> None:

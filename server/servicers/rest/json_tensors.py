@@ -10,6 +10,7 @@ whole.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from itertools import islice
@@ -28,7 +29,7 @@ from braid.core.strings import (
     text_parts,
 )
 from braid.core.tensor import BYTES
-from braid.server.servicers.oip.contents import DTYPES
+from braid.server.servicers.oip.contents import DTYPES, converted
 from braid.server.servicers.rest.json_reading import Numbers
 
 PIECE_ELEMENTS = 1 << 15
@@ -79,7 +80,7 @@ def _raw_numbers(name: str, datatype: str, data: list[Any], dtype: np.dtype[Any]
     kinds = "b" if datatype == "BOOL" else "iuO" if dtype.kind in "iu" else "fiu"
     if given.dtype.kind not in kinds:
         raise InvalidTensor(f"input {name!r} has an element in 'data' that is no {datatype}")
-    return _converted(name, datatype, given, dtype).tobytes()
+    return converted(name, datatype, given).tobytes()
 
 
 def _kinds_of(data: list[Any]) -> set[type]:
@@ -96,21 +97,6 @@ def _kinds_of(data: list[Any]) -> set[type]:
 
 def _uneven(name: str) -> InvalidTensor:
     return InvalidTensor(f"input {name!r} has 'data' that is nested unevenly")
-
-
-def _converted(name: str, datatype: str, given: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return elements in the datatype. Raises InvalidTensor: one is out of its range."""
-    outside = InvalidTensor(f"input {name!r} has a value outside the range of {datatype}")
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        if int(given.min()) < limits.min or int(given.max()) > limits.max:
-            raise outside
-        return given.astype(dtype)
-    with np.errstate(over="ignore"):
-        converted = given.astype(dtype)
-    if datatype != "BOOL" and not np.array_equal(np.isinf(given), np.isinf(converted)):
-        raise outside
-    return converted
 
 
 def _integers(data: list[Any]) -> np.ndarray:
@@ -187,13 +173,7 @@ def _text_of_numbers(elements: np.ndarray) -> bytes:
     values = wide if isinstance(wide, list) else wide[~np.isfinite(wide)].tolist()
     others = (value for value in values if not math.isfinite(value))  # orjson writes null for them
     first, *rest = text.split(b"null")
-    return first + b"".join(_word(next(others)) + part for part in rest)
-
-
-def _word(value: float) -> bytes:
-    if value != value:
-        return b"NaN"
-    return b"Infinity" if value > 0 else b"-Infinity"
+    return first + b"".join(json.dumps(next(others)).encode() + part for part in rest)
 
 
 def _texts_of_strings(name: str, raw: bytes | memoryview) -> Iterator[bytes]:

@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from braid.server.servicers.rest.operations import INFER, PREDICT, Operation
+from braid_client.tensors import DTYPES
 from braid_client.version import __version__
 
 Json = dict[str, Any]
-
-_DATATYPES = (
-    *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
-    *("FP16", "BF16", "FP32", "FP64", "BYTES"),
-)
 
 _PARAMETERS: Json = {
     "type": "object",
@@ -23,7 +19,7 @@ _PARAMETERS: Json = {
 
 _TENSOR: Json = {
     "name": {"type": "string"},
-    "datatype": {"type": "string", "enum": list(_DATATYPES)},
+    "datatype": {"type": "string", "enum": list(DTYPES)},
     "shape": {"type": "array", "items": {"type": "integer", "format": "int64"}},
     "parameters": {"$ref": "#/components/schemas/parameters"},
     "data": {"type": "array", "items": {}},
@@ -129,7 +125,7 @@ def _described(operation: Operation) -> Json:
         parameters.append(_HEAD_LENGTH)
         answer = {"$ref": "#/components/schemas/inference_response"}
     described: Json = {
-        "operationId": _name(operation),
+        "operationId": "_".join([operation.method.lower(), *re.findall(r"\w+", operation.path)]),
         "summary": operation.summary,
         "parameters": parameters,
         "responses": {
@@ -146,11 +142,6 @@ def _described(operation: Operation) -> Json:
         content = _content(schema, is_inference)
         described["requestBody"] = {"required": body is not None, "content": content}
     return described
-
-
-def _name(operation: Operation) -> str:
-    """Return a name of its own: method and path without punctuation."""
-    return "_".join([operation.method.lower(), *re.findall(r"\w+", operation.path)])
 
 
 def _content(schema: Json, is_binary: bool) -> Json:

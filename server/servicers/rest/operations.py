@@ -15,9 +15,10 @@ from google.protobuf.message_factory import GetMessageClass
 
 from braid.core.pieces import Work
 from braid.server.servicers.admin import SERVICE as ADMIN
+from braid.server.servicers.oip.parameters import value_of
 from braid.server.servicers.oip.wire import SERVICE
 from braid.server.servicers.rest import json_messages as bodies
-from braid.server.servicers.rest.json_messages import parameter, to_json
+from braid.server.servicers.rest.json_messages import to_json
 
 INFER = "ModelInfer"
 PREDICT, V1_MODELS = "predict", "models"
@@ -48,7 +49,7 @@ def _regions(answer: Any) -> Shown:
 
 def _log_settings(answer: Any) -> Shown:
     settings = answer.settings
-    return {name: parameter(settings[name]) for name in sorted(settings)}, HTTPStatus.OK
+    return {name: value_of(settings[name]) for name in sorted(settings)}, HTTPStatus.OK
 
 
 def _trace_settings(answer: Any) -> Shown:
@@ -102,7 +103,7 @@ def _by_version(path: str, rpc: str, summary: str, **more: Any) -> tuple[Operati
 def _shared_memory(kind: str, prefix: str, words: str) -> tuple[Operation, ...]:
     status, register = f"{prefix}SharedMemoryStatus", f"{prefix}SharedMemoryRegister"
     unregister, begin = f"{prefix}SharedMemoryUnregister", f"/v2/{kind}"
-    read = bodies.read_region if prefix == "System" else bodies.read_nothing
+    read = bodies.read_region if prefix == "System" else None  # refused whatever it says
     region = f"{begin}/region/{{name}}"
     return (
         Operation("GET", f"{begin}/status", status, f"Regions of {words}", show=_regions),
@@ -164,7 +165,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         *("POST", "/v2/repository/models/{name}/unload", "RepositoryModelUnload"),
-        *("Unload a model", _NAME, bodies.read_unload),
+        *("Unload a model", _NAME, bodies.read_load),
     ),
     *_shared_memory("systemsharedmemory", "System", "system shared memory"),
     *_shared_memory("cudasharedmemory", "Cuda", "CUDA shared memory"),

@@ -17,12 +17,12 @@ from starlette.types import Receive, Scope, Send
 
 from braid.core.errors import ModelNotFound
 from braid.core.pieces import Turns, Work
+from braid.server.http2.calls import behaviour_of
 from braid.server.models.serving_models import ServingModels
 from braid.server.ports.http.requests import Body, BodyRoom, read_body
-from braid.server.rpc.status import Context, Handler, answering, behaviour_of
-from braid.server.servicers.rest.answers import Written, response_of
+from braid.server.rpc.status import Context, Handler, answering
+from braid.server.servicers.rest.answers import Written, decoded, response_of
 from braid.server.servicers.rest.calls import Admission, HttpCall
-from braid.server.servicers.rest.encodings import decoded
 from braid.server.servicers.rest.inference import HEAD_LENGTH, RestRequest, read_request
 from braid.server.servicers.rest.json_reading import read_json
 from braid.server.servicers.rest.openapi import document
@@ -37,8 +37,6 @@ from braid.server.servicers.rest.predict import read_predict
 from braid.server.servicers.tensor_service import TensorService
 
 T = TypeVar("T")
-
-PROBES = ("/v2/health/live", "/v2/health/ready")
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def test_known_callers_leave_places_to_those_who_show_their_tokens_later() -> No
 
 
 def test_of_connections_that_hold_too_much_the_one_with_most_is_closed() -> None:
-    connections, ended = Connections(8, held_bytes=100), list[Place]()
+    connections, ended = Connections(8, most_bytes=100), list[Place]()
     first, second, third = (entered(connections, "10.0.0.1", ended) for _ in range(3))
     for place, size_bytes in ((first, 40), (second, 50), (first, 10), (third, 30), (third, 60)):
         connections.hold(place, size_bytes)

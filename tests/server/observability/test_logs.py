@@ -19,11 +19,11 @@ from braid.engine.processes.log_lines import LOGGER
 from braid.server.observability.logs import (
     JsonFormatter,
     TextFormatter,
+    WorkerLogs,
     configure_logging,
     printable,
     request_id,
 )
-from braid.server.observability.worker_logs import WorkerLogs
 
 Configure = Callable[[Literal["json", "text"]], io.StringIO]
 

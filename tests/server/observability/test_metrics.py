@@ -130,7 +130,7 @@ def test_a_deleted_model_leaves_nothing_behind_not_even_through_late_requests() 
 
 def test_jobs_measurements_cache_and_restarts_are_counted() -> None:
     metrics = Metrics()
-    metrics.add_device("cpu")
+    metrics.jobs.add_device("cpu")
 
     metrics.jobs.jobs_counted({"READY": 2, "QUEUED": 0})
     metrics.jobs.stage_measured("cpu", 0.5)
@@ -177,7 +177,7 @@ def test_every_candidate_that_was_measured_has_its_latency() -> None:
 
     metrics.schedules.schedule_chosen(LENET, "cpu", SCHEDULE)
 
-    (family,) = metrics.schedules.candidate_seconds.collect()
+    *_, family = metrics.schedules.collect()
     found = {each.labels["planner"]: each.value for each in family.samples}
     assert found == pytest.approx({"sequential": 100e-6, "ios": 50e-6})
 

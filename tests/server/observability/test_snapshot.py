@@ -15,8 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from braid.compiler.options import ModelOptions
 from braid.core.device_state import DeviceState
 from braid.engine.link.messages import ModelMemory
-from braid.server.observability.build import build_facts, checkout_commit
-from braid.server.observability.metrics import Metrics
+from braid.server.observability.metrics import Metrics, checkout_commit, tell_build
 from braid.server.observability.snapshot import (
     DeviceSnapshot,
     Snapshot,
@@ -185,7 +184,7 @@ def test_the_store_is_not_walked_for_each_scrape(tmp_path: Path) -> None:
 
 def test_what_runs_is_told_without_loading_it() -> None:
     metrics = Metrics()
-    metrics.build.runs(build_facts("c0ffee"))
+    tell_build(metrics.registry, "c0ffee")
 
     (line,) = [
         line

@@ -5,8 +5,7 @@ from __future__ import annotations
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from braid.server.observability.metrics import Metrics
-from braid.server.observability.triton_metrics import TritonMetrics
+from braid.server.observability.metrics import Metrics, TritonMetrics
 
 
 def test_triton_names_carry_what_braid_counted() -> None:

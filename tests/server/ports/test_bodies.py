@@ -20,7 +20,7 @@ from braid.core.errors import ResourceExhausted
 from braid.server.ports.http.connection import HttpLimits
 from braid.server.ports.http.requests import BodyRoom, read_body
 from braid.server.ports.http.server import HttpServer
-from braid.server.servicers.rest.encodings import PIECE_BYTES, decoded
+from braid.server.servicers.rest.answers import INFLATED_BYTES, decoded
 
 MIB = 1 << 20
 ROOM_BYTES = 8 * MIB
@@ -117,7 +117,9 @@ async def test_long_bodies_that_wait_leave_room_to_short_ones_and_are_not_given_
         assert await answer(long) == b"200"
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, PIECE_BYTES, 2 * PIECE_BYTES, 3 * PIECE_BYTES + 1])
+@pytest.mark.parametrize(
+    "size", [0, 1, 1000, INFLATED_BYTES, 2 * INFLATED_BYTES, 3 * INFLATED_BYTES + 1]
+)
 @pytest.mark.parametrize("is_dense", [False, True])
 async def test_bodies_of_any_size_are_inflated_and_counted(size: int, is_dense: bool) -> None:
     content = os.urandom(size) if is_dense else bytes(size)
@@ -132,9 +134,9 @@ async def test_bodies_of_any_size_are_inflated_and_counted(size: int, is_dense: 
 @pytest.mark.parametrize(
     ("body", "status"),
     [
-        (gzip.compress(bytes(8 * PIECE_BYTES)), 413),
+        (gzip.compress(bytes(8 * INFLATED_BYTES)), 413),
         (gzip.compress(b"cut off")[:-1], 400),
-        (gzip.compress(b"more follows") + b"x" * 3 * PIECE_BYTES, 400),
+        (gzip.compress(b"more follows") + b"x" * 3 * INFLATED_BYTES, 400),
         (b"", 400),
         (b"nothing of the kind", 400),
     ],
@@ -145,7 +147,7 @@ async def test_a_body_that_is_not_one_stream_within_the_limit_is_refused(
 ) -> None:
     held: list[int] = []
     with pytest.raises(HTTPException) as raised:
-        await decoded(body, "gzip", 2 * PIECE_BYTES, held.append)
+        await decoded(body, "gzip", 2 * INFLATED_BYTES, held.append)
 
     assert raised.value.status_code == status
-    assert max(held, default=0) <= 3 * PIECE_BYTES + len(body)
+    assert max(held, default=0) <= 3 * INFLATED_BYTES + len(body)

@@ -273,7 +273,7 @@ async def test_what_follows_a_request_is_read_once_its_answer_is_taken(port: Por
 
 
 async def test_callers_who_leave_answers_unread_end_before_they_fill_memory() -> None:
-    connections = Connections(64, held_bytes=80 << 20)
+    connections = Connections(64, most_bytes=80 << 20)
     server = HttpServer([Route("/v2/large", large), *health_routes(list)], connections=connections)
     port = Port(server, await server.start("127.0.0.1", 0), {})
     held = [await asyncio.open_connection("127.0.0.1", port.port, limit=1) for _ in range(8)]

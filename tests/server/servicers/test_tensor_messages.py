@@ -14,7 +14,6 @@ from braid.server.servicers.braid_v1 import (
     BraidV1,
     ReadRequest,
     write_response,
-    write_stream_response,
     write_tensors,
 )
 from braid_client.wire.inference_pb2 import (
@@ -80,8 +79,8 @@ def test_responses_are_written_as_protobuf_writes_them(request: Any, outputs: li
     )  # fmt: skip
 
     tensors = write_tensors(outcome.outputs)
-    unary = b"".join(write_response(request, 7, tensors, outcome, 33))
-    streamed = b"".join(write_stream_response(request, 7, tensors, outcome, 33))
+    unary = b"".join(write_response(request, False, 7, tensors, outcome, 33))
+    streamed = b"".join(write_response(request, True, 7, tensors, outcome, 33))
 
     assert InferResponse.FromString(unary) == wanted
     assert InferStreamResponse.FromString(streamed) == InferStreamResponse(

@@ -25,7 +25,7 @@ from braid.server.servicers.oip.wire import messages
 
 @pytest.mark.parametrize("datatype", TYPED)
 def test_long_typed_contents_become_the_raw_ones_piece_by_piece(datatype: str) -> None:
-    field, dtype = TYPED[datatype][0], DTYPES[datatype]
+    field, dtype = TYPED[datatype], DTYPES[datatype]
     values = np.random.default_rng(0).integers(0, 100, 3 * PIECE_ELEMENTS + 1).astype(dtype)
     contents = messages.InferTensorContents(**{field: values.tolist()})
 

@@ -8,16 +8,23 @@ from typing import Any
 import pytest
 
 from braid.core.errors import InvalidRequest
-from braid.server.servicers.oip.repository import MAX_CONFIG_CHARS, LoadRequest, load_request
+from braid.server.repository.configuration import Configuration
+from braid.server.servicers.oip.repository import MAX_CONFIG_CHARS, load_request
 from braid.server.servicers.oip.wire import messages
 from braid.server.store.serving_config import ServingConfig, VersionPolicy
 
 DEVICES = ("cpu", "cuda:0")
 
 
-def load(config: dict[str, Any]) -> LoadRequest:
+def loaded(given: dict[str, Any]) -> Configuration:
+    _, config = load_request("m", given, DEVICES)
+    assert config is not None
+    return config
+
+
+def load(config: dict[str, Any]) -> Configuration:
     text = messages.ModelRepositoryParameter(string_param=json.dumps(config))
-    return load_request("m", {"config": text}, DEVICES)
+    return loaded({"config": text})
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ def test_labels_come_with_the_configuration_that_names_them() -> None:
         "file:l.txt": messages.ModelRepositoryParameter(bytes_param="cat\nchâteau".encode()),
         "config": messages.ModelRepositoryParameter(string_param=json.dumps(config)),
     }
-    interface = load_request("m", given, DEVICES).serving(ServingConfig()).interface
+    interface = loaded(given).serving(ServingConfig()).interface
     assert interface.labels("y") == ("cat", "château")
     with pytest.raises(InvalidRequest, match=r"send parameter 'file:l\.txt', in bytes"):
         load(config)
@@ -74,7 +81,6 @@ def test_labels_come_with_the_configuration_that_names_them() -> None:
 def test_instances_beside_the_one_of_each_device_are_passed_over(
     groups: list[dict[str, Any]], is_passed_over: bool
 ) -> None:
-    config = load({"instance_group": groups}).config
+    config = load({"instance_group": groups})
 
-    assert config is not None
     assert ("instance_group" in config.warning) is is_passed_over
