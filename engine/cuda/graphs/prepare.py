@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import perf_counter_ns
 
 from torch import Tensor
 
@@ -32,17 +31,6 @@ from braid.engine.program.program import Environment, Program
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 
-@dataclass(frozen=True, slots=True)
-class PreparationCost:
-    """Time that preparing a plan took, and memory that the plan keeps."""
-
-    warm_up_us: float
-    capture_us: float  # instantiation included; 0 if it is not captured
-    instantiate_us: float
-    peak_bytes: int  # see ``_peak_bytes``; 0 if it is not captured
-    pool_bytes: int  # by which the pool grew; less than the peak where other plans share with it
-
-
 @dataclass(slots=True, eq=False)
 class PreparedPlan:
     """A program under a plan, ready to run."""
@@ -54,7 +42,7 @@ class PreparedPlan:
     graph: Graph | None = None
     outputs: dict[str, Tensor] = field(default_factory=dict)  # static: each replay fills them
     eager_because: str = ""  # why there is no graph
-    cost: PreparationCost = PreparationCost(0.0, 0.0, 0.0, 0, 0)
+    peak_bytes: int = 0  # see ``_peak_bytes``; 0 if it is not captured
     staging: list[Staging] = field(default_factory=list)  # used in turns
     started: int = 0
 
@@ -76,23 +64,15 @@ def prepare_calls(
     inputs = static_buffers(driver, program.graph.inputs)
     input_bytes = driver.memory().allocated - before_bytes
     driver.synchronise()  # these, and constants that may still be on their way on any stream
-    began = perf_counter_ns()
     aliases = _warm_up(driver, program, calls, streams, inputs, pause)
-    warm = perf_counter_ns()
     order = order_calls(calls)
     commands = lower(calls, order, release_points(calls, order, aliases, program.kept()))
     prepared = PreparedPlan(program, commands, streams, inputs)
     driver.reset_peak()
     warmed = driver.memory()
     _capture_if_possible(driver, pool, prepared, calls)
-    graph, after = prepared.graph, driver.memory()
-    prepared.cost = PreparationCost(
-        warm_up_us=(warm - began) / 1e3,
-        capture_us=(perf_counter_ns() - warm) / 1e3 if graph else 0.0,
-        instantiate_us=graph.instantiate_us if graph else 0.0,
-        peak_bytes=_peak_bytes(warmed, after, input_bytes) if graph else 0,
-        pool_bytes=max(0, after.reserved - warmed.reserved),
-    )
+    if prepared.graph is not None:
+        prepared.peak_bytes = _peak_bytes(warmed, driver.memory(), input_bytes)
     return prepared
 
 
