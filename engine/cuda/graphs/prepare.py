@@ -21,7 +21,7 @@ from braid.engine.cuda.driver.faults import (
     first_line,
     without_frames,
 )
-from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, MemoryUse, Pool, Stream
+from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, Pool, Stream
 from braid.engine.cuda.graphs.calls import StreamCall
 from braid.engine.cuda.graphs.commands import CommandList, lower, order_calls
 from braid.engine.cuda.graphs.issue import issue, warm_up
@@ -42,7 +42,7 @@ class PreparedPlan:
     graph: Graph | None = None
     outputs: dict[str, Tensor] = field(default_factory=dict)  # static: each replay fills them
     eager_because: str = ""  # why there is no graph
-    peak_bytes: int = 0  # see ``_peak_bytes``; 0 if it is not captured
+    peak_bytes: int = 0  # of its tensors while it was captured, inputs included; 0 if it was not
     staging: list[Staging] = field(default_factory=list)  # used in turns
     started: int = 0
 
@@ -70,19 +70,16 @@ def prepare_calls(
     prepared = PreparedPlan(program, commands, streams, inputs)
     driver.reset_peak()
     warmed = driver.memory()
-    _capture_if_possible(driver, pool, prepared, calls)
-    if prepared.graph is not None:
-        prepared.peak_bytes = _peak_bytes(warmed, driver.memory(), input_bytes)
+    try:
+        _capture(driver, pool, prepared)
+    except CaptureFailed as failure:
+        prepared.eager_because = failure.reason
+        prepared.streams = _streams(driver, calls)  # run() begins on the usual origin
+    else:
+        # The warm-up made what is not the plan's: workspaces of cuBLAS, 32 MiB a stream on some
+        # GPUs, and weights in the layouts of their kernels.
+        prepared.peak_bytes = driver.memory().peak_allocated - warmed.allocated + input_bytes
     return prepared
-
-
-def _peak_bytes(warmed: MemoryUse, after: MemoryUse, input_bytes: int) -> int:
-    """Peak of the plan's tensors during the capture, inputs included.
-
-    Before ``warmed`` the warm-up made what is not the plan's: workspaces of cuBLAS, 32 MiB
-    a stream on some GPUs, and weights in the layouts of their kernels.
-    """
-    return after.peak_allocated - warmed.allocated + input_bytes
 
 
 def _streams(driver: Driver, calls: tuple[StreamCall, ...]) -> tuple[Stream, ...]:
@@ -103,16 +100,6 @@ def _warm_up(
     results(driver, program, env, streams[ORIGIN])
     driver.synchronise()
     return aliases
-
-
-def _capture_if_possible(
-    driver: Driver, pool: Pool, prepared: PreparedPlan, calls: tuple[StreamCall, ...]
-) -> None:
-    try:
-        _capture(driver, pool, prepared)
-    except CaptureFailed as failure:
-        prepared.eager_because = failure.reason
-        prepared.streams = _streams(driver, calls)  # run() begins on the usual origin
 
 
 def _capture(driver: Driver, pool: Pool, prepared: PreparedPlan) -> None:

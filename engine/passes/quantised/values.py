@@ -14,7 +14,7 @@ from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.families.quantised import dequantise
 from braid.engine.ops.families.quantised_unit import DEQUANTISE, Grid, by_grid
-from braid.engine.passes.body import live, rebuilt, with_constants
+from braid.engine.passes.body import fresh, live, rebuilt, with_constants
 from braid.engine.passes.precision import DerivedConstants
 
 BYTES = frozenset({"UINT8", "INT8"})
@@ -55,11 +55,10 @@ class Rewrite:
         self._names[value] = other
 
     def fresh(self, wish: str, spec: TensorType) -> str:
-        while wish in self._taken:
-            wish += "~"
-        self._taken.add(wish)
-        self._specs[wish] = spec
-        return wish
+        name = fresh(wish, self._taken)
+        self._taken.add(name)
+        self._specs[name] = spec
+        return name
 
     def add_constant(self, wish: str, tensor: Tensor) -> str:
         name = self.fresh(wish, spec_of(tensor))
