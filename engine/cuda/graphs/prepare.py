@@ -25,8 +25,8 @@ from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, Pool, Stre
 from braid.engine.cuda.graphs.calls import StreamCall
 from braid.engine.cuda.graphs.commands import CommandList, lower, order_calls
 from braid.engine.cuda.graphs.issue import issue, warm_up
-from braid.engine.cuda.graphs.release import SlotAliases, release_points
-from braid.engine.cuda.graphs.staging import Staging, Tensors, static_buffers
+from braid.engine.cuda.graphs.release import release_points
+from braid.engine.cuda.graphs.staging import Staging, static_buffers
 from braid.engine.program.program import Environment, Program
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
@@ -64,7 +64,11 @@ def prepare_calls(
     inputs = static_buffers(driver, program.graph.inputs)
     input_bytes = driver.memory().allocated - before_bytes
     driver.synchronise()  # these, and constants that may still be on their way on any stream
-    aliases = _warm_up(driver, program, calls, streams, inputs, pause)
+    env = program.environment(inputs)
+    aliases = warm_up(calls, env, driver, streams, program.kept(), pause)
+    results(driver, program, env, streams[ORIGIN])
+    driver.synchronise()
+    del env  # and with it what its tensors hold
     order = order_calls(calls)
     commands = lower(calls, order, release_points(calls, order, aliases, program.kept()))
     prepared = PreparedPlan(program, commands, streams, inputs)
@@ -85,21 +89,6 @@ def prepare_calls(
 def _streams(driver: Driver, calls: tuple[StreamCall, ...]) -> tuple[Stream, ...]:
     count = 1 + max((call.stream for call in calls), default=ORIGIN)
     return tuple(driver.stream(index) for index in range(count))
-
-
-def _warm_up(
-    driver: Driver,
-    program: Program,
-    calls: tuple[StreamCall, ...],
-    streams: tuple[Stream, ...],
-    inputs: Tensors,
-    pause: YieldToRequests,
-) -> SlotAliases:
-    env = program.environment(inputs)
-    aliases = warm_up(calls, env, driver, streams, program.kept(), pause)
-    results(driver, program, env, streams[ORIGIN])
-    driver.synchronise()
-    return aliases
 
 
 def _capture(driver: Driver, pool: Pool, prepared: PreparedPlan) -> None:
