@@ -201,8 +201,13 @@ def with_output_specs(subject: Subject, batch: BatchAxes | None) -> OpGraph:
     """The verified template with a symbolic spec for each output; ``batch``: None without one."""
     template = subject.template
     extents = subject.extents
-    others = (_with_another_extent(subject, extents, symbol) for symbol in extents)
-    runs = [(extents, _output_shapes(subject, extents)), *filter(None, others)]
+    runs = [(extents, _output_shapes(subject, extents))]
+    for symbol in extents:
+        for scale in OTHER_SCALES:
+            scaled = {**extents, symbol: extents[symbol] * scale}
+            with suppress(InvalidRequest):  # it does not run there
+                runs.append((scaled, _output_shapes(subject, scaled)))
+                break
     specs = {}
     for name, value in template.outputs.items():
         first = runs[0][1][name]
@@ -217,19 +222,6 @@ def with_output_specs(subject: Subject, batch: BatchAxes | None) -> OpGraph:
         ]
         specs[value] = TensorType(first.dtype, tuple(shape))
     return replace(template, specs={**template.specs, **specs})
-
-
-def _with_another_extent(
-    subject: Subject, extents: Mapping[str, int], symbol: str
-) -> tuple[dict[str, int], dict[str, TensorType]] | None:
-    """Extents with only ``symbol`` changed, and the outputs there; None if nothing else runs."""
-    for scale in OTHER_SCALES:
-        scaled = {**extents, symbol: extents[symbol] * scale}
-        try:
-            return scaled, _output_shapes(subject, scaled)
-        except InvalidRequest:
-            continue
-    return None
 
 
 def _output_shapes(subject: Subject, extents: Mapping[str, int]) -> dict[str, TensorType]:
