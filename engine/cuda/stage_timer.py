@@ -132,7 +132,7 @@ class CudaStageTimer:
         self, stage: ReadyStage, copies: int, capture: bool = True
     ) -> Generator[None, None, tuple[_Pair, float]]:
         """R and 2R copies after two samples, and the latency that the second one gave."""
-        pool = self._own_pool()
+        pool = self._pool = self._pool or self._driver.pool()
         if self._pace is None:
             self._pace = self._make_pace(pool)
         once = make_copies(stage, copies, pool, capture=capture)
@@ -151,11 +151,6 @@ class CudaStageTimer:
             pair.destroy()
             raise
         return pair, latency_us
-
-    def _own_pool(self) -> Pool:
-        if self._pool is None:
-            self._pool = self._driver.pool()
-        return self._pool
 
     def _make_pace(self, pool: Pool) -> Graph:
         size = self._pace_size
