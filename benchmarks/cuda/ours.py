@@ -17,9 +17,8 @@ from benchmarks.networks.network import Network
 from benchmarks.networks.registry import inputs_of
 from braid.core.plan import plan_from_json
 from braid.core.program import ProgramKey, sorted_choices
-from braid.engine.cuda.backend import CudaBackend
+from braid.engine.cuda.backend import CudaBackend, OnGpu
 from braid.engine.cuda.driver.interface import ORIGIN
-from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.device import Backend
 from braid.engine.importer.host.report import read_report
 from braid.engine.ops.dtypes import spec_of
@@ -114,13 +113,9 @@ def _pages(tensor: Tensor) -> int:
 
 
 def _notes(ready: OnGpu) -> dict[str, object]:
-    plan, cost = ready.plan, ready.plan.cost
+    plan = ready.plan
     return {
         "streams": len(plan.streams),
         "eager_because": plan.eager_because,
-        "peak_bytes": cost.peak_bytes,
-        "pool_bytes": cost.pool_bytes,
-        "warm_up_us": cost.warm_up_us,
-        "capture_us": cost.capture_us,
-        "instantiate_us": cost.instantiate_us,
+        "peak_bytes": plan.peak_bytes,
     }

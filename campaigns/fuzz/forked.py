@@ -25,7 +25,7 @@ from braid.engine.importer.sandbox.__main__ import _as_import_error
 from braid.engine.importer.sandbox.confinement import confine
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.importer.verification import verify
-from braid.engine.importer.verification.example_inputs import find_example
+from braid.engine.importer.verification.example_inputs import Trials, find_example
 from braid.engine.importer.verification.verify import Disagreement
 
 LIMITS = ImportLimits(memory_bytes=6 * GIB, cpu_seconds=60, wall_seconds=90, file_bytes=GIB)
@@ -113,9 +113,8 @@ def _import(folder: Path) -> tuple[int, str]:
     source = open_upload(upload, folder)
     pipeline.import_upload(source, ImportRequest(upload, artefact, LIMITS), lambda *_: None)
     loaded = load_artefact(artefact)
-    example = find_example(
-        loaded.graph, loaded.weights, source.reference(), GIB, loaded.report.example_shapes
-    )
+    trials = Trials(loaded.graph, loaded.weights, source.reference(), GIB)
+    example = find_example(trials, loaded.report.example_shapes)
     subject = verify.Subject(loaded.graph, loaded.weights, example, GIB)
     inputs = example.draw(None, seed=1234)
     try:

@@ -13,30 +13,30 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from braid.core.device_state import UNKNOWN, DeviceState
-from braid.core.errors import BraidError, DeviceOutOfMemory, PreconditionFailed
+from braid.core.errors import BraidError, PreconditionFailed
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import MAX_STREAMS, StreamPlan
 from braid.core.precision import FP32
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import USUAL_KERNELS
-from braid.engine.cuda.driver.faults import classified, classify, first_line
+from braid.engine.cuda.driver.faults import classify, first_line
 from braid.engine.cuda.driver.interface import Driver
-from braid.engine.cuda.executor import CudaExecutor
+from braid.engine.cuda.executor import CudaExecutor, StagedRun
+from braid.engine.cuda.graphs.prepare import PreparedPlan
 from braid.engine.cuda.identity import GpuIdentity
 from braid.engine.cuda.kernels.candidates import offered_precisions
-from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.device import AskedStage, DevicePart, MakeInputs, Prepared, StageTimer, Tensors
 from braid.engine.ops.whole import KIND as ON_HOST
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.engines import Engine, EnginePlace, Whole
-from braid.engine.program.input_ranges import check_inputs, input_ranges
+from braid.engine.program.input_ranges import InputRange, check_inputs, input_ranges
 from braid.engine.program.kernel import KernelSource, PackedWeights
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxRuntime
 from braid.engine.program.program import NO_PARTS, Binding, OpenedParts, Program, bind
@@ -44,8 +44,6 @@ from braid.engine.program.work import estimated_flop, estimated_profile
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import TimedContender, timed, timed_aside
 from braid.engine.timing.overheads import CHAIN, tiny_graph
-
-T = TypeVar("T")
 
 KernelsFor = Callable[[str], KernelSource]  # for programs of one precision
 
@@ -59,6 +57,34 @@ TENSOR_CORES = 16.0  # speed-up of tensor cores in FP16, by datasheets; less in 
 MIN_US = 1e-3
 
 log = logging.getLogger("braid.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """A plan that is captured, or ready for eager streams."""
+
+    executor: CudaExecutor
+    plan: PreparedPlan
+    ranges: tuple[InputRange, ...]
+
+    @property
+    def activation_bytes(self) -> int | None:
+        """Most bytes that tensors held at once during the capture; None if not captured."""
+        return self.plan.peak_bytes or None
+
+    def run(self, inputs: Tensors, _: YieldToRequests | None = None) -> Tensors:
+        return self.begin(inputs).finish()
+
+    def begin(self, inputs: Tensors, outputs: Tensors | None = None) -> StagedRun:
+        """Put a run on the GPU; outputs arrive in page-locked memory, never in ``outputs``."""
+        check_inputs(self.ranges, inputs)
+        return self.executor.start(self.plan, inputs)
+
+    def device_us(self, _: Tensors) -> float:
+        return self.executor.device_us(self.plan)
+
+    def release(self) -> None:
+        self.executor.release(self.plan)
 
 
 class CudaBackend:
@@ -123,7 +149,7 @@ class CudaBackend:
         choices: Mapping[str, str] = USUAL_KERNELS,
     ) -> Program:
         binding = Binding(self._kernels(precision), 1, packed, choices)
-        return self._with_room(
+        return self._executor.with_room(
             f"loading {graph.name!r}",
             lambda: bind(graph, constants, binding, pause),
         )
@@ -161,19 +187,7 @@ class CudaBackend:
             results = interpret(graph, constants, placed, pause, device)
             return {name: tensor.cpu() for name, tensor in results.items()}
 
-        return self._with_room(f"interpreting {graph.name!r}", run)
-
-    def _with_room(self, doing: str, work: Callable[[], T]) -> T:
-        """Do work that needs device memory; once more after giving back what is unused."""
-        try:
-            with classified(doing):
-                return work()
-        except DeviceOutOfMemory:
-            pass  # and with it the traceback, which holds tensors
-        self._driver.synchronise()
-        self._driver.trim()
-        with classified(doing):
-            return work()
+        return self._executor.with_room(f"interpreting {graph.name!r}", run)
 
     @property
     def runtimes(self) -> Sequence[str]:

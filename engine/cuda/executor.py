@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import Tensor
 
 from braid.core.errors import DeviceOutOfMemory
 from braid.core.plan import MAX_STREAMS, StreamPlan, verify_plan
-from braid.engine.cuda.driver.faults import classified, classify
+from braid.engine.cuda.driver.faults import classified
 from braid.engine.cuda.driver.interface import ORIGIN, Driver, Pool
 from braid.engine.cuda.graphs.calls import plan_calls
 from braid.engine.cuda.graphs.issue import issue
@@ -29,6 +30,8 @@ from braid.engine.cuda.graphs.staging import Staging, Tensors, make_staging
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
+T = TypeVar("T")
+
 UPLOADS = MAX_STREAMS  # stream for inputs that travel beside a replay; the first that no plan uses
 
 
@@ -36,8 +39,21 @@ UPLOADS = MAX_STREAMS  # stream for inputs that travel beside a replay; the firs
 class StagedRun:
     """A run that was started. ``outputs`` keeps an eager run's results alive."""
 
+    executor: CudaExecutor
+    plan: PreparedPlan
     staging: Staging
     outputs: Tensors
+
+    def is_done(self) -> bool:
+        """Whether ``finish`` would return without waiting; it raises what went wrong."""
+        try:
+            return self.executor.driver.reached(self.staging.done)
+        except RuntimeError:
+            return True
+
+    def finish(self) -> dict[str, Tensor]:
+        """Wait for the outputs, in page-locked memory that the next run but one overwrites."""
+        return self.executor.finish(self)
 
 
 class CudaExecutor:
@@ -79,22 +95,22 @@ class CudaExecutor:
             self._pool = self._pool or self.driver.pool()
             return prepare_calls(self.driver, self._pool, program, calls, pause)
 
-        with classified(f"preparing {program.graph.name!r}"):
-            prepared = self._with_room(attempt)
+        prepared = self.with_room(f"preparing {program.graph.name!r}", attempt)
         self._plans.add(prepared)
         return prepared
 
-    def _with_room(self, attempt: Callable[[], PreparedPlan]) -> PreparedPlan:
-        """Try; where memory is too little, once more after giving back what nothing uses."""
+    def with_room(self, doing: str, work: Callable[[], T]) -> T:
+        """Do work that needs device memory; once more after giving back what nothing uses."""
         try:
-            return attempt()
-        except Exception as error:  # its traceback holds tensors, so it must be gone before trim
-            if not isinstance(classify(error, ""), DeviceOutOfMemory):
-                raise
+            with classified(doing):
+                return work()
+        except DeviceOutOfMemory:
+            pass  # and with it the traceback, which holds tensors
         self.driver.synchronise()
         self._drop_empty_pool()
         self.driver.trim()
-        return attempt()
+        with classified(doing):
+            return work()
 
     def _drop_empty_pool(self) -> None:
         """Release the pool if no plan is left: it gives no memory back before."""
@@ -111,7 +127,7 @@ class CudaExecutor:
             DeviceOutOfMemory: an eager run found no room.
             DeviceLost: the process can use the device no more.
         """
-        return self.finish(prepared, self.start(prepared, inputs))
+        return self.start(prepared, inputs).finish()
 
     def start(self, prepared: PreparedPlan, inputs: Tensors) -> StagedRun:
         """Begin a run; at most two of a plan may be under way. Finish them in order.
@@ -126,19 +142,12 @@ class CudaExecutor:
         staging.busy = True
         prepared.started += 1
         self._underway += 1
-        return StagedRun(staging, outputs)
+        return StagedRun(self, prepared, staging, outputs)
 
-    def is_done(self, run: StagedRun) -> bool:
-        """Whether ``finish`` would return without waiting; it raises what went wrong."""
-        try:
-            return self.driver.reached(run.staging.done)
-        except RuntimeError:
-            return True
-
-    def finish(self, prepared: PreparedPlan, run: StagedRun) -> dict[str, Tensor]:
+    def finish(self, run: StagedRun) -> dict[str, Tensor]:
         run.staging.busy = False
         self._underway -= 1
-        with classified(f"running {prepared.program.graph.name!r}"):
+        with classified(f"running {run.plan.program.graph.name!r}"):
             self.driver.synchronise(run.staging.done)
         return dict(run.staging.outputs)
 

@@ -38,17 +38,10 @@ from braid.engine.timing.samples import TimerOptions, reduce_samples
 DRIFT = 0.02  # largest difference of a sample's pace from the usual pace, as a fraction
 MIN_US = 1e-3  # shortest latency that is reported: planners divide by it
 _REMEMBERED = 50  # latest samples of the pace, of some ten stages, whose median is the usual pace
+COPIES, MOST_COPIES = 4, 64  # R
+SPAN_US = 40.0  # of R copies at least: events tell half a microsecond
+PACE_SIZE = 1280  # of two square matrices: 4.2 GFLOP, 0.07 ms at an H200's 60 TFLOP/s
 _MOST_SERIES = 3  # how often a series may be repeated because the clocks changed
-
-
-@dataclass(frozen=True, slots=True)
-class SlopeOptions:
-    """Copies and time of a measurement, beside ``TimerOptions``."""
-
-    copies: int = 4  # R
-    max_copies: int = 64
-    span_us: float = 40.0  # of R copies at least: events tell half a microsecond
-    pace_size: int = 1280  # of two square matrices: 4.2 GFLOP, 0.07 ms at an H200's 60 TFLOP/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +64,13 @@ class CudaStageTimer:
         driver: Driver,
         activation_bytes: int,
         options: TimerOptions,
-        slopes: SlopeOptions | None = None,
+        pace_size: int = PACE_SIZE,
     ) -> None:
         """Keep at most ``activation_bytes`` of a program's values between measurements."""
         self._driver = driver
         self._budget_bytes = activation_bytes
         self._options = options
-        self._slopes = slopes or SlopeOptions()
+        self._pace_size = pace_size
         self._origin = driver.stream(ORIGIN)
         self._pool: Pool | None = None
         self._pace: Graph | None = None
@@ -124,11 +117,11 @@ class CudaStageTimer:
     def _capture(
         self, activations: Activations, asked: AskedStage
     ) -> Generator[None, None, tuple[_Pair, float]]:
-        """R and 2R copies, where R copies fill ``span_us``, and a first latency."""
+        """R and 2R copies, where R copies fill ``SPAN_US``, and a first latency."""
         stage = ready_stage(self._driver, activations, asked)
         yield
-        pair, latency_us = yield from self._warm_pair(stage, self._slopes.copies)
-        wanted = min(math.ceil(self._slopes.span_us / latency_us), self._slopes.max_copies)
+        pair, latency_us = yield from self._warm_pair(stage, COPIES)
+        wanted = min(math.ceil(SPAN_US / latency_us), MOST_COPIES)
         if wanted > pair.once.count:
             pair.destroy()
             capture = pair.once.graph is not None
@@ -139,7 +132,7 @@ class CudaStageTimer:
         self, stage: ReadyStage, copies: int, capture: bool = True
     ) -> Generator[None, None, tuple[_Pair, float]]:
         """R and 2R copies after two samples, and the latency that the second one gave."""
-        pool = self._own_pool()
+        pool = self._pool = self._pool or self._driver.pool()
         if self._pace is None:
             self._pace = self._make_pace(pool)
         once = make_copies(stage, copies, pool, capture=capture)
@@ -159,13 +152,8 @@ class CudaStageTimer:
             raise
         return pair, latency_us
 
-    def _own_pool(self) -> Pool:
-        if self._pool is None:
-            self._pool = self._driver.pool()
-        return self._pool
-
     def _make_pace(self, pool: Pool) -> Graph:
-        size = self._slopes.pace_size
+        size = self._pace_size
         square = self._driver.empty((size, size), torch.float32).fill_(1.0)
         self._pace_inputs = [square, square]
         self._driver.launch(self._origin, torch.mm, self._pace_inputs)

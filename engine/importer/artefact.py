@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -33,7 +32,7 @@ from braid.engine.importer.host.report import (
     read_report,
     report_text,
 )
-from braid.engine.ops.dtypes import spec_of
+from braid.engine.ops.dtypes import separated, spec_of
 
 _RESERVED = "__metadata__"  # safetensors' own key
 
@@ -81,7 +80,7 @@ def write_artefact(
     if _RESERVED in weights:
         raise ModelImportError(f"the model names a tensor {_RESERVED!r}; give it another name")
     folder.mkdir()
-    save_file(_apart(weights), folder / WEIGHTS_FILE)
+    save_file(separated(dict(weights), weights), folder / WEIGHTS_FILE)
     (folder / GRAPH_FILE).write_text(json.dumps(graph_to_json(graph), allow_nan=False))
     names = [GRAPH_FILE, WEIGHTS_FILE]
     if model is not None:
@@ -92,18 +91,6 @@ def write_artefact(
     for name in (*names, REPORT_FILE):
         sync(folder / name)
     sync(folder)
-
-
-def _apart(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights without holes, no two of which share memory; only those that do are copied."""
-    taken: set[int] = set()
-    apart = {}
-    for name, tensor in weights.items():
-        place = tensor.untyped_storage().data_ptr()
-        is_alone = tensor.is_contiguous() and place not in taken
-        taken.add(place)
-        apart[name] = tensor if is_alone else tensor.clone(memory_format=torch.contiguous_format)
-    return apart
 
 
 def _keep(file: Path, kept: Path) -> None:

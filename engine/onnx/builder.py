@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from torch import Tensor
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Branch, Operator
 from braid.engine.ops.evaluation import attempt, meta_like
-from braid.engine.ops.families.linear import ConvolutionWindow
 from braid.engine.ops.families.quantised_unit import DEQUANTISE
 
 FOLDED_ELEMENTS = 2**22  # most elements of one tensor evaluated at import
@@ -47,13 +46,10 @@ class Builder:
     of a subgraph also sees the enclosing ones.
     """
 
-    def __init__(self, uses: Mapping[str, int]) -> None:
+    def __init__(self) -> None:
         self.constants: dict[str, Tensor] = {}
         self.quantised: dict[str, QuantisedConstant] = {}  # constant in floats -> its integers
         self.operators: list[Operator] = []
-        self._uses = uses  # source name -> how often anything reads it
-        self._reads: Counter[str] = Counter()  # value -> the same, through all its source names
-        self._list_of: dict[str, list[Operator]] = {}  # value -> the list its operator stands in
         self._scopes: list[dict[str, str]] = [{}]
         self._taken: Counter[str] = Counter()  # value and operator names
         self._node = "graph"  # the node being lowered
@@ -72,14 +68,12 @@ class Builder:
         return source_name in self._scopes[-1]
 
     def alias(self, source_name: str, value: str) -> None:
-        """Let a source name stand for an existing value, which the caller read once."""
+        """Let a source name stand for an existing value."""
         self._scopes[-1][source_name] = value
-        self._reads[value] += self._uses.get(source_name, 0) - 1
 
     def define(self, source_name: str) -> str:
         value = self._unused(source_name)
         self._scopes[-1][source_name] = value
-        self._reads[value] = self._uses.get(source_name, 0)
         return value
 
     def sources(self) -> dict[str, tuple[str, ...]]:
@@ -195,7 +189,6 @@ class Builder:
     def _write(self, operator: Operator) -> None:
         name = self._unused(f"{self._node}")
         self.operators.append(replace(operator, name=name))
-        self._list_of.update(dict.fromkeys(operator.outputs, self.operators))
 
     def _evaluated(self, operator: Operator) -> tuple[Tensor, ...] | None:
         """Outputs of an operator whose operands are small constants; None of any other."""
@@ -212,23 +205,6 @@ class Builder:
                 return attempt(operator, operands, "cpu")
         except InvalidRequest:  # it may stand in a branch that is never taken
             return None
-
-    def give_bias(self, value: str, bias: str, output: str) -> bool:
-        """Add a constant bias vector to a linear operator, if nothing else reads its output."""
-        siblings = self._list_of.get(value)
-        if siblings is not self.operators or self._reads[value] != 1:
-            return False
-        index = next(i for i, op in enumerate(siblings) if value in op.outputs)
-        linear = siblings[index]
-        weight = self.constants.get(linear.inputs[1]) if linear.kind == "aten.linear" else None
-        shift = self.constants.get(bias)
-        if weight is None or shift is None or linear.inputs[2]:
-            return False
-        if shift.shape != (weight.shape[0],) or shift.dtype != weight.dtype:
-            return False
-        siblings[index] = replace(linear, inputs=(*linear.inputs[:2], bias))
-        self.alias(output, value)
-        return True
 
 
 class UnsupportedUse(Exception):
@@ -247,15 +223,3 @@ def emit_matmul(to: Builder, a: str, b: str, outputs: Sequence[str]) -> str:
     if weight is not None and weight.dim() == 2 and weight.is_floating_point():
         return to.emit("aten.linear", [a, transposed(to, b), ""], outputs)
     return to.emit("aten.matmul", [a, b], outputs)
-
-
-def emit_sum(to: Builder, a: str, b: str, output: str) -> None:
-    if not (to.give_bias(a, b, output) or to.give_bias(b, a, output)):
-        to.emit("aten.add", [a, b], [output])
-
-
-def emit_convolution(
-    to: Builder, operands: Sequence[str], outputs: Sequence[str], window: ConvolutionWindow
-) -> str:
-    """Convolution of [x, weight, bias or ""]; returns the value of its result."""
-    return to.emit("aten.convolution", operands, outputs, **asdict(window))

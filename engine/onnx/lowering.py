@@ -17,7 +17,7 @@ from onnx import defs
 from torch import Tensor
 
 from braid.core.errors import InvalidArtefact, ModelImportError, UnsupportedOperators
-from braid.core.graph import Branch, Operator, OpGraph
+from braid.core.graph import Branch, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.onnx.builder import Builder, UnsupportedUse
 from braid.engine.onnx.families import TABLE
@@ -29,11 +29,11 @@ from braid.engine.onnx.lowering_table import (
     Lower,
 )
 from braid.engine.onnx.node import OnnxNode
-from braid.engine.onnx.node_order import count_reads, in_order
+from braid.engine.onnx.node_order import in_order
 from braid.engine.onnx.structure import DEFAULT_DOMAINS, check_nesting
 from braid.engine.onnx.tensors import input_spec, to_tensor
-from braid.engine.ops.dtypes import spec_of
-from braid.engine.ops.families.quantised_unit import DEQUANTISE
+from braid.engine.ops.dtypes import separated, spec_of
+from braid.engine.ops.families.quantised_unit import DEQUANTISE, by_grid
 
 
 def lower(model: onnx.ModelProto) -> tuple[OpGraph, dict[str, Tensor]]:
@@ -54,7 +54,7 @@ class _Lowering:
         self._graph = model.graph
         self._opset = opset_of(model)
         check_nesting(model.graph)
-        self._builder = Builder(count_reads(model.graph))
+        self._builder = Builder()
         self._reasons: list[str] = []
 
     def run(self) -> tuple[OpGraph, dict[str, Tensor]]:
@@ -215,7 +215,7 @@ def finish(
     read = {value for op in builder.operators for value in op.reads()} | set(outputs.values())
     sources = builder.sources()
     made = {*inputs, *(value for op in builder.operators for value in op.outputs)}
-    constants = _separate(builder.constants, read)
+    constants = separated(builder.constants, read)
     graph = OpGraph(
         name=name,
         inputs=dict(inputs),
@@ -229,26 +229,6 @@ def finish(
     except InvalidArtefact as error:
         raise ModelImportError(f"the model does not lower to a valid graph: {error}") from error
     return graph, constants
-
-
-def _separate(constants: dict[str, Tensor], read: set[str]) -> dict[str, Tensor]:
-    """The constants that are read, each dense and with memory of its own: some were views.
-
-    The given mapping is emptied tensor by tensor, so that the peak is one tensor above the sum.
-    """
-    kept: dict[str, Tensor] = {}
-    taken: set[int] = set()
-    for name in list(constants):
-        tensor = constants.pop(name)
-        if name not in read:
-            continue
-        tensor = tensor.contiguous()
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() in taken or storage.nbytes() != tensor.nbytes:
-            tensor = tensor.clone()
-        taken.add(tensor.untyped_storage().data_ptr())
-        kept[name] = tensor
-    return kept
 
 
 _KINDS = frozenset({"aten.convolution", "aten.linear"})
@@ -273,8 +253,6 @@ def leave_weights_in_integers(builder: Builder) -> None:
         del builder.constants[value]
         source = builder.add_constant(f"{value}/integers", integers.values)
         operands = (source, integers.scale, integers.zero)
-        attributes = {"axis": integers.axis, "block": 0, "dtype": None}
-        dequantisers.append(
-            Operator(f"{value}/dequantise", DEQUANTISE, operands, (value,), attributes)
-        )
+        name = f"{value}/dequantise"
+        dequantisers.append(by_grid(DEQUANTISE, name, operands, value, integers.axis))
     builder.operators[:0] = dequantisers

@@ -117,6 +117,19 @@ def given(node: OnnxNode, attributes: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def computed_since(
+    node: OnnxNode, version: int, place: int, **attributes: Any
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """What forms before ``version`` have as attributes, read as by ``given``, newer as an operand.
+
+    Returns the value at ``place`` whose content becomes the attributes, and those that are there.
+    """
+    if node.version < version:
+        read = given(node, attributes)
+        return {}, {name: value for name, value in read.items() if value is not None}
+    return dict.fromkeys(attributes, _place(node, place)), {}
+
+
 def _read(node: OnnxNode, attribute: str, source: Any) -> Any:
     """An attribute of a node by its default, whose type says what is read.
 

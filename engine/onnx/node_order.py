@@ -1,11 +1,10 @@
-"""Reads of each value of an untrusted graph, and an order to lower its nodes in.
+"""An order to lower the nodes of an untrusted graph in.
 
 Recursion goes through subgraphs only, whose depth ``structure.check_nesting`` has bounded.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
@@ -14,16 +13,6 @@ import onnx
 from braid.core.errors import ModelImportError
 from braid.engine.onnx.builder import Builder
 from braid.engine.onnx.structure import subgraphs
-
-
-def count_reads(graph: onnx.GraphProto) -> Counter[str]:
-    """Number of reads of each name, in subgraphs and as outputs too."""
-    reads: Counter[str] = Counter(info.name for info in graph.output)
-    for node in graph.node:
-        reads.update(node.input)
-        for inner in subgraphs(node):
-            reads.update(count_reads(inner))
-    return reads
 
 
 def reads_of(node: onnx.NodeProto) -> set[str]:

@@ -20,6 +20,7 @@ from braid.core.tensor import DTYPE_BYTES
 from braid.engine.onnx.builder import UnsupportedUse
 from braid.engine.onnx.structure import all_nodes, graphs_of
 from braid.engine.onnx.tensors import dtype_name, to_tensor
+from braid.engine.ops.families.indexing import flat_places
 
 MAX_DENSE_BYTES = 2 << 30  # most bytes of all sparse tensors of a model, made dense
 
@@ -107,9 +108,7 @@ def _places(label: str, shape: tuple[int, ...], count: int, indices: Tensor) -> 
     columns = indices.to(torch.int64).reshape(count, len(extents))
     if bool(((columns < 0) | (columns >= torch.tensor(extents))).any()):
         raise ModelImportError(f"{label} has indices outside its shape {list(shape)}")
-    places = torch.zeros(count, dtype=torch.int64)
-    for column, extent in zip(columns.unbind(1), extents, strict=True):
-        places = places * extent + column
+    places = flat_places(columns, extents)
     if len(places.unique()) < count:
         raise ModelImportError(f"{label} has two values at one index")
     return places

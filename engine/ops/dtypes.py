@@ -9,7 +9,7 @@ plan, not requests.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -76,6 +76,26 @@ def tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array.view(np.uint64) if array.dtype == np.uint64 else array)
+
+
+def separated(tensors: dict[str, Tensor], wanted: Container[str]) -> dict[str, Tensor]:
+    """The tensors that are wanted, each dense and with memory of its own: some were views.
+
+    The given mapping is emptied tensor by tensor, so that the peak is one tensor above the sum.
+    """
+    kept: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name in list(tensors):
+        tensor = tensors.pop(name)
+        if name not in wanted:
+            continue
+        tensor = tensor.contiguous()
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() in taken or storage.nbytes() != tensor.nbytes:
+            tensor = tensor.clone()
+        taken.add(tensor.untyped_storage().data_ptr())
+        kept[name] = tensor
+    return kept
 
 
 _texts: list[str] = [""]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,17 +63,13 @@ def _same(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape | Non
 
 
 def _broadcast(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape | None:
-    if len(shapes) != 2 or attributes:
+    both = [shape for shape in shapes if shape is not None]
+    if len(shapes) != 2 or len(both) != 2 or attributes:
         return None
-    left, right = shapes
-    if left is None or right is None:
+    try:
+        return both[0] if both[0] == both[1] else np.broadcast_shapes(*both)
+    except ValueError:
         return None
-    if left == right:
-        return left
-    rank = max(len(left), len(right))
-    pairs = zip((1,) * (rank - len(left)) + left, (1,) * (rank - len(right)) + right, strict=True)
-    extents = [(a if b == 1 else b) if a == 1 or b in (1, a) else 0 for a, b in pairs]
-    return None if 0 in extents else tuple(extents)
 
 
 def _convolution(shapes: Sequence[Shape | None], attributes: Attributes) -> Shape | None:

@@ -113,36 +113,6 @@ def divisors(_: Sequence[Shape | None], __: Mapping[str, Any]) -> Iterable[Value
     yield ValueRange(1, "divisor", lowest, 2 * MOST + 1, zero=False)
 
 
-ADDRESSES = {
-    "ConstantOfShape": (0,),
-    "CropAndResize": (1, 2, 3),
-    "EmbedLayerNormalization": (0, 1),
-    "Expand": (1,),
-    "GRU": (4,),
-    "Gather": (1,),
-    "GatherElements": (1,),
-    "GatherND": (1,),
-    "LSTM": (4,),
-    "MaxRoiPool": (1,),
-    "MaxUnpool": (1,),
-    "NonMaxSuppression": (0, 1, 2, 3, 4),
-    "OneHot": (0, 1),
-    "Pad": (1,),
-    "RNN": (4,),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (1, 2, 3),
-    "ReverseSequence": (1,),
-    "RoiAlign": (1, 2),
-    "ScatterElements": (1,),
-    "ScatterND": (1,),
-    "Slice": (1, 2, 3, 4),
-    "TensorScatter": (2,),
-    "Tile": (1,),
-    "TopK": (1,),
-}
-"""Operands that an operator takes for addresses or sizes."""
-
 _REFUSAL = re.compile(r"while running (\w+) node\. Name:'[^']*' Status Message: ")
 _SOURCE = re.compile(r"^\S+\.(?:cc|h):\d+ .* was false\. ")  # of ONNX Runtime, and its condition
 

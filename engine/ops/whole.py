@@ -58,7 +58,7 @@ class WholeModel:
     input_shapes: Sequence[Extents]
     shapes: Sequence[Extents]  # of the outputs, in the names of the inputs' extents
     dtypes: Sequence[str]  # of the outputs
-    loops: bool = False  # the importer saw loops; the time of every run is bounded alike
+    loops: bool = False  # written by earlier versions
     origins: Sequence[Sequence[str]] = ()  # inputs that decide addresses (refused_values.py)
     longest: int = 0  # bytes of the longest string that is written in the model
     range_by: str = ""  # written by earlier versions
@@ -229,7 +229,7 @@ def loose_graph(template: OpGraph, model: Tensor) -> tuple[OpGraph, dict[str, Te
     inputs = {name: _open(f"{name}<", spec) for name, spec in template.inputs.items()}
     outputs = {name: _open(f"{name}>", spec) for name, spec in specs.items()}
     stated = next((unit.attributes for unit in template.operators if unit.kind == KIND), {})
-    kept = {key: stated[key] for key in ("loops", "origins", "longest") if key in stated}
+    kept = {key: stated[key] for key in ("origins", "longest") if key in stated}
     return whole_graph(template.name, inputs, outputs, model, {**kept, "is_untried": True})
 
 
@@ -250,8 +250,9 @@ def as_array(tensor: Tensor) -> Any:
 
 
 def as_tensor(result: Any) -> Tensor:
+    """The tensor of an array, also of texts; ``TypeError`` if torch has not its type."""
     array = np.array(result, order="C")
-    return strings_tensor(array) if array.dtype == object else tensor_of(array)
+    return strings_tensor(array) if array.dtype.kind in "OU" else tensor_of(array)
 
 
 def _session(model: Tensor) -> tuple[Any, str]:

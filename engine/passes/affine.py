@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
+from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.passes.body import Weights, fresh
 from braid.engine.passes.matching import Upstream, rewrite
@@ -92,13 +93,13 @@ def _folded_behind_rows(op: Operator, upstream: Upstream) -> Operator | None:
 
 def _channel_axis(producer: Operator, upstream: Upstream) -> tuple[int, int, int] | None:
     """(channels, their axis, rank) of the producer's output; None if it cannot absorb anything."""
-    parameters, weights, ranks = producer.inputs[1:], upstream.weights, upstream.ranks
-    if producer.host or producer.attributes.get(EPILOGUE) or not parameters:
+    ranks = upstream.ranks
+    if producer.host or producer.attributes.get(EPILOGUE):
         return None
-    if any(name and name not in weights for name in parameters):
+    if any(name and name not in upstream.weights for name in producer.inputs[2:]):
         return None
-    weight = weights[parameters[0]]
-    if not weight.is_floating_point():
+    weight = _weight(producer, upstream)
+    if weight is None:
         return None
     if producer.kind == _CONVOLUTION:
         groups = producer.attributes.get("groups", 1)
@@ -112,6 +113,18 @@ def _channel_axis(producer: Operator, upstream: Upstream) -> tuple[int, int, int
     if producer.kind == _NORM and producer.inputs[0] in ranks:
         return weight.shape[0], 1, ranks[producer.inputs[0]]
     return None
+
+
+def _weight(producer: Operator, upstream: Upstream) -> Tensor | None:
+    """A constant weight in floats, or the integers of which a linear layer's is made."""
+    name = (*producer.inputs, "")[1]
+    maker = upstream.makers.get(name)
+    if maker is not None and maker.kind == DEQUANTISE and producer.kind == _LINEAR:
+        scale = upstream.weights.get(maker.inputs[1])
+        is_fp32 = scale is not None and scale.dtype == torch.float32
+        return upstream.weights.get(maker.inputs[0]) if is_fp32 else None
+    weight = upstream.weights.get(name)
+    return weight if weight is not None and weight.is_floating_point() else None
 
 
 def _as_affine(
@@ -172,18 +185,24 @@ def _by_channel(operand: Tensor | None, channels: int, axis: int, rank: int) -> 
 def _absorb(
     producer: Operator, affine: _Affine, output: str, weights: dict[str, Tensor]
 ) -> Operator | None:
-    """``producer`` with ``affine`` applied to its parameters; None if that overflows its type."""
+    """``producer`` with ``affine`` applied to its parameters.
+
+    None if that overflows its type, or would scale a weight in integers.
+    """
     names = [*producer.inputs[1:3], ""][:2]
-    weight = weights[names[0]]
+    weight = weights.get(names[0])
+    dtype = torch.float32 if weight is None else weight.dtype
     bias = weights[names[1]].double() if names[1] else torch.zeros_like(affine.shift)
-    scaled = _scale_channels(producer, weight.double(), affine.scale).to(weight.dtype)
-    shifted = (bias * affine.scale + affine.shift).to(weight.dtype)
-    if not (torch.isfinite(scaled).all() and torch.isfinite(shifted).all()):
-        return None
+    shifted = (bias * affine.scale + affine.shift).to(dtype)
     inputs = list(producer.inputs)
-    if torch.all(affine.scale == 1):
-        inputs[1] = names[0]
-    else:
+    if not torch.isfinite(shifted).all():
+        return None
+    if not torch.all(affine.scale == 1):
+        if weight is None:
+            return None
+        scaled = _scale_channels(producer, weight.double(), affine.scale).to(dtype)
+        if not torch.isfinite(scaled).all():
+            return None
         inputs[1] = fresh(f"{output}.weight", weights)
         weights[inputs[1]] = scaled.contiguous()
     bias_name = fresh(f"{output}.bias", weights)

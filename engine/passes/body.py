@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -142,8 +142,8 @@ def rename_reads(op: Operator, names: Mapping[str, str]) -> Operator:
     )
 
 
-def fresh(name: str, weights: Weights) -> str:
-    while name in weights:
+def fresh(name: str, taken: Container[str]) -> str:
+    while name in taken:
         name += "'"
     return name
 

@@ -63,25 +63,15 @@ def _fold(body: Body, weights: dict[str, Tensor]) -> Body:
 
 
 def _host_to_attributes(op: Operator, weights: Weights) -> Operator:
-    contents = {
-        attribute: as_literal(weights[value])
+    contents: dict[str, Literal] = {
+        attribute: weights[value].tolist()
         for attribute, value in op.host.items()
         if value in weights and weights[value].numel() <= _MAX_HOST_ELEMENTS and not op.branches
     }
     if not contents:
         return op
-    return dataclasses.replace(
-        op,
-        attributes={**op.attributes, **contents},
-        host={
-            attribute: value for attribute, value in op.host.items() if attribute not in contents
-        },
-    )
-
-
-def as_literal(tensor: Tensor) -> Literal:
-    literal: Literal = tensor.tolist()
-    return literal
+    host = {attribute: value for attribute, value in op.host.items() if attribute not in contents}
+    return dataclasses.replace(op, attributes={**op.attributes, **contents}, host=host)
 
 
 def _evaluate(op: Operator, weights: Weights) -> tuple[Tensor, ...] | None:

@@ -29,7 +29,7 @@ from braid.engine.ops.dtypes import spec_of, torch_dtype
 from braid.engine.ops.evaluation import attempt
 from braid.engine.ops.families.attention import ATTENTION, ROTATE
 from braid.engine.ops.kinds import EPILOGUE, WEIGHTED_SUM, epilogue_steps
-from braid.engine.passes.body import rebuilt, with_constants
+from braid.engine.passes.body import fresh, rebuilt, with_constants
 
 WIDE = "FP32"
 
@@ -164,9 +164,7 @@ class _Narrowing:
         return self._forms[value, dtype]
 
     def _cast(self, value: str, dtype: str) -> str:
-        name = f"{value}:{dtype}"
-        while name in self._taken:
-            name += "~"
+        name = fresh(f"{value}:{dtype}", self._taken)
         self._taken.add(name)
         self._specs[name] = TensorType(dtype, self._specs[value].shape)
         if value in self._constants:

@@ -9,7 +9,6 @@ first numbers of each head, if the others are joined to it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +17,19 @@ from braid.engine.ops.families.attention import ROTATE, RotatedHeads
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.passes.attention import FLOATS, factor_of, strides_of, traced
 from braid.engine.passes.body import Weights
-from braid.engine.passes.matching import Upstream, rewrite_static
+from braid.engine.passes.matching import (
+    Captures,
+    Op,
+    Upstream,
+    match_all,
+    rewrite_static,
+    value,
+)
+
+_X = value("x")
+_SECOND = Op("aten.neg", Op("braid.slice", _X, name="second"))
+_HALVES = Op("aten.cat", _SECOND, Op("braid.slice", _X, name="first"), name="joined")
+_TURNED = Op("aten.mul", _X, value("cos")), Op("aten.mul", _HALVES, value("sin"))
 
 
 def fuse_rotations(graph: OpGraph, constants: Weights) -> OpGraph:
@@ -30,9 +41,11 @@ def _rotated(graph: OpGraph, op: Operator, upstream: Upstream) -> Operator | Non
     factor = factor_of(op.attributes.get(EPILOGUE))
     if op.kind != "aten.add" or set(op.attributes) - {EPILOGUE} or factor is None:
         return None
-    for x, cos, sin in _turned(graph, op, upstream):
-        if _fits(graph, x, cos, sin):
-            return _unit(graph, op, (x, cos, sin), factor, upstream)
+    for operands in (op.inputs, op.inputs[::-1]):
+        for found in match_all(_TURNED, operands, upstream, {"": op.outputs[0]}):
+            x, cos, sin = (found[name] for name in ("x", "cos", "sin"))
+            if _are_halves(graph, found, upstream) and _fits(graph, x, cos, sin):
+                return _unit(graph, op, (x, cos, sin), factor, upstream)
     return None
 
 
@@ -76,29 +89,13 @@ def _joins_two(op: Operator) -> bool:
     return op.kind == "aten.cat" and is_last and len(op.inputs) == 2
 
 
-def _turned(graph: OpGraph, op: Operator, upstream: Upstream) -> Iterator[tuple[str, str, str]]:
-    """Values x, cos, sin of which ``op`` is the rotation."""
-    for straight, turned in (op.inputs, op.inputs[::-1]):
-        one, other = (upstream.only_read(name, "aten.mul") for name in (straight, turned))
-        if one is None or other is None or one.attributes or other.attributes:
-            continue
-        for x, cos in (one.inputs, one.inputs[::-1]):
-            for halves, sin in (other.inputs, other.inputs[::-1]):
-                if _are_halves(graph, halves, x, upstream):
-                    yield x, cos, sin
-
-
-def _are_halves(graph: OpGraph, halves: str, x: str, upstream: Upstream) -> bool:
-    """Whether a value is the second half of the last axis of ``x``, negated, and then the first."""
-    joined, shape = upstream.only_read(halves), graph.spec(x).shape
-    if joined is None or not _joins_two(joined) or len(shape) != 4 or int(shape[3]) % 2:
+def _are_halves(graph: OpGraph, found: Captures, upstream: Upstream) -> bool:
+    """Whether what is joined is the second half of the last axis of x, negated, and the first."""
+    shape, joined = graph.spec(found["x"]).shape, upstream.makers[found["joined"]]
+    if not _joins_two(joined) or len(shape) != 4 or int(shape[3]) % 2:
         return False
-    negated, first = (upstream.only_read(name) for name in joined.inputs)
-    if negated is None or negated.kind != "aten.neg" or negated.attributes or first is None:
-        return False
-    second, half = upstream.only_read(negated.inputs[0]), int(shape[3]) // 2
-    if second is None or not first.inputs == second.inputs == (x,):
-        return False
+    first, second = (upstream.makers[found[name]] for name in ("first", "second"))
+    half = int(shape[3]) // 2
     return _takes(first, 0, half, graph) and _takes(second, half, half, graph)
 
 

@@ -17,6 +17,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
 from types import MappingProxyType
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -84,11 +85,7 @@ def specialise(
     Raises ``InvalidRequest``, naming the input that does not fit the template, or the operator
     that cannot run on these shapes.
     """
-    _check_inputs(template, inputs)
-    walk = _Walk(template, weights, inputs, static_values or {}, pause)
-    with torch.no_grad():
-        walk.run(template.operators, {})
-    return walk.result()
+    return _Walk(template, weights, inputs, static_values or {}, pause).to_the_end().result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +106,7 @@ def trace(
     static_values: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Trace:
     """Return what ``specialise`` does with these arguments; raises as that."""
-    _check_inputs(template, inputs)
-    walk = _Walk(template, weights, inputs, static_values, no_pause)
-    with torch.no_grad():
-        walk.run(template.operators, {})
-    return walk.trace()
+    return _Walk(template, weights, inputs, static_values, no_pause).to_the_end().trace()
 
 
 def _check_inputs(template: OpGraph, inputs: Mapping[str, TensorType]) -> None:
@@ -148,6 +141,7 @@ class _Walk:
         static_values: Mapping[str, Tensor],
         pause: YieldToRequests,
     ) -> None:
+        _check_inputs(template, inputs)
         self._pause = pause
         self._template = template
         self._weights = weights
@@ -163,7 +157,12 @@ class _Walk:
         self._taken: list[Operator] = []
         self._conditions: list[str] = []
 
-    def run(self, operators: Iterable[Operator], scope: dict[str, str]) -> None:
+    def to_the_end(self) -> Self:
+        with torch.no_grad():
+            self._run(self._template.operators, {})
+        return self
+
+    def _run(self, operators: Iterable[Operator], scope: dict[str, str]) -> None:
         """Take operators in order; ``scope`` maps renamed and aliased values."""
         self._scope = scope
         for operator in operators:
@@ -203,7 +202,7 @@ class _Walk:
         self._conditions.append(condition)
         branch: Branch = operator.branches[0 if content.item() else 1]
         inner = dict(scope)
-        self.run(branch.operators, inner)
+        self._run(branch.operators, inner)
         for outer, value in zip(operator.outputs, branch.outputs, strict=True):
             scope[outer] = inner.get(value, value)
 
@@ -271,18 +270,11 @@ class _Walk:
             self._meta[name] = meta_like(output)
 
     def _evaluated(self, operator: Operator) -> tuple[Tensor, ...]:
-        operands = [
-            None
-            if not name
-            else self._contents[name]
-            if name in self._contents
-            else self._weight(name)
-            for name in operator.inputs
-        ]
+        operands = [self._at_hand(name) if name else None for name in operator.inputs]
         return attempt(operator, operands, "cpu")
 
-    def _weight(self, name: str) -> Tensor:
-        return self._weights[name].cpu()
+    def _at_hand(self, name: str) -> Tensor:
+        return self._contents[name] if name in self._contents else self._weights[name].cpu()
 
     def _content(self, value: str, reader: Operator) -> Tensor:
         """Evaluate a value that ``reader`` needs on the host, and what it depends on."""
@@ -310,7 +302,7 @@ class _Walk:
                 )
             outputs = self._evaluated(operator)
             self._contents.update(zip(operator.outputs, outputs, strict=False))
-        return self._contents[value] if value in self._contents else self._weight(value)
+        return self._at_hand(value)
 
     def trace(self) -> Trace:
         return Trace(
@@ -318,14 +310,15 @@ class _Walk:
             tuple(self._conditions),
             {**self._weights, **self._contents},
             {name: spec_of(tensor) for name, tensor in self._meta.items()},
-            {n: self._scope.get(value, value) for n, value in self._template.outputs.items()},
+            self._outputs(),
         )
+
+    def _outputs(self) -> dict[str, str]:
+        return {n: self._scope.get(value, value) for n, value in self._template.outputs.items()}
 
     def result(self) -> tuple[OpGraph, dict[str, Tensor]]:
         """The operators that the outputs need, and the constants those read."""
-        outputs = {
-            name: self._scope.get(value, value) for name, value in self._template.outputs.items()
-        }
+        outputs = self._outputs()
         kept = live(self._kept, outputs.values())
         computed = {name for operator in kept for name in operator.outputs}
         graph = OpGraph(

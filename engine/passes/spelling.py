@@ -18,11 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from braid.core.attributes import whole, wholes
+from braid.core.attributes import wholes
 from braid.core.graph import Literal, Operator
 from braid.engine.ops.families.indexing import flat_places
 from braid.engine.ops.families.resize import ResizeOptions
-from braid.engine.ops.families.shape import source_positions
+from braid.engine.ops.families.shape import (
+    Moved,
+    depth_to_space,
+    source_positions,
+    space_to_depth,
+)
 from braid.engine.ops.kinds import EPILOGUE
 
 IDENTITY = "braid.identity"
@@ -127,23 +132,13 @@ def axis_names(equation: str, shapes: Sequence[Sequence[int]]) -> list[list[str]
     return named
 
 
-def _depth_to_space(to: Spelling, _: Known) -> str:
-    (n, c, h, w), block = to.shapes[0], whole(to.op.attributes["block"])
-    is_crd = to.op.attributes.get("mode") == "CRD"
-    depth = c // block**2
-    split = (n, depth, block, block, h, w) if is_crd else (n, block, block, depth, h, w)
-    parts = to.reshaped(to.op.inputs[0], to.shapes[0], split)
-    parts = to.permuted(parts, (0, 1, 4, 2, 5, 3) if is_crd else (0, 3, 4, 1, 5, 2))
-    return to.reshaped(parts, (), to.shapes[1])
+def _moved(move: Callable[..., Moved]) -> Callable[[Spelling, Known], str]:
+    def spell(to: Spelling, __: Known) -> str:
+        parts, order, _ = move(to.shapes[0], **to.op.attributes)
+        value = to.reshaped(to.op.inputs[0], to.shapes[0], parts)
+        return to.reshaped(to.permuted(value, order), (), to.shapes[1])
 
-
-def _space_to_depth(to: Spelling, _: Known) -> str:
-    (n, c, h, w), block = to.shapes[0], whole(to.op.attributes["block"])
-    split = n, c, h // block, block, w // block, block
-    parts = to.reshaped(to.op.inputs[0], to.shapes[0], split)
-    is_crd = to.op.attributes.get("mode") == "CRD"
-    parts = to.permuted(parts, (0, 1, 3, 5, 2, 4) if is_crd else (0, 3, 5, 1, 2, 4))
-    return to.reshaped(parts, (), to.shapes[1])
+    return spell
 
 
 def _resize(to: Spelling, _: Known) -> str | None:
@@ -252,8 +247,8 @@ def _batch_norm(to: Spelling, known: Known) -> str | None:
 
 SPELLED: Mapping[str, Callable[[Spelling, Known], str | None]] = {
     "aten.einsum": _einsum,
-    "braid.depth_to_space": _depth_to_space,
-    "braid.space_to_depth": _space_to_depth,
+    "braid.depth_to_space": _moved(depth_to_space),
+    "braid.space_to_depth": _moved(space_to_depth),
     "braid.resize": _resize,
     "braid.pad": _pad,
     "braid.scatter_nd": _scatter,

@@ -106,7 +106,6 @@ def _program(document: Mapping[str, Any]) -> Program:
     given = [name for s in signature["input_specs"] if (name := _input(s, weights)) is not None]
     results = [_result(spec) for spec in signature["output_specs"]]
     names = _names(results, module.get("module_call_graph"))
-    _check_order(module["graph"])
     computed = [result is _COMPUTED for result in results]
     if not any(computed):
         raise ModelImportError("the model returns no tensor")
@@ -266,30 +265,3 @@ def _check_targets(targets: Sequence[str]) -> None:
         raise UnsupportedOperators(
             tuple(f"{t[:100]}: not in the allow-list" for t in sorted(foreign)), OPERATORS_PAGE
         )
-
-
-def _check_order(graph: Mapping[str, Any]) -> None:
-    """Refuse a graph that reads a value before it is produced, or produces one twice."""
-    produced = set(_value_names(graph["inputs"]))
-    for node in graph["nodes"]:
-        for given in node["inputs"]:
-            for name in _value_names(given["arg"]):
-                if name not in produced:
-                    raise ModelImportError(f"{name!r} is not produced before it is read")
-        for name in _value_names(node["outputs"]):
-            if name in produced:
-                raise ModelImportError(f"the .pt2 produces {name!r} twice")
-            produced.add(name)
-
-
-def _value_names(argument: Any) -> Iterable[str]:
-    """Names of tensors and numbers in an argument; graphs have values of their own."""
-    if isinstance(argument, list):
-        for item in argument:
-            yield from _value_names(item)
-    elif isinstance(argument, dict):
-        for key, item in argument.items():
-            if key in ("name", "as_name") and isinstance(item, str) and item:
-                yield item
-            elif key not in ("as_graph", "as_string_to_argument"):
-                yield from _value_names(item)

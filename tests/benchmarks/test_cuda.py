@@ -35,9 +35,9 @@ from benchmarks.cuda.run import continued
 from benchmarks.cuda.turns import Setting, measure
 from benchmarks.networks.network import Network
 from braid.core.plan import sequential_plan
+from braid.engine.cuda.backend import OnGpu
 from braid.engine.cuda.driver.interface import ORIGIN
 from braid.engine.cuda.executor import CudaExecutor
-from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.passes.specialise import specialise
 from tests import ROOT
 from tests.engine.cuda.graphs import bound, random_graph

@@ -17,7 +17,7 @@ from braid.compiler.imported_model import read_imported
 from braid.compiler.options import ModelOptions
 from braid.core.errors import DamagedArtefact, InvalidArtefact, SystemShortage, Unavailable
 from braid.core.shortage import shortage, unreadable
-from braid.engine.importer.host.launch import ImporterProcess, import_model
+from braid.engine.importer.host.launch import import_model, importer_process
 from braid.engine.importer.host.report import check_files
 from braid.engine.importer.host.request import ImportLimits
 from braid.server.rpc.status import status_code, status_message
@@ -96,14 +96,16 @@ async def transports_are_closed() -> None:
 
 @pytest.mark.parametrize("left", range(5))
 async def test_an_importer_that_cannot_start_leaves_no_descriptor_behind(left: int) -> None:
-    await (await ImporterProcess.start()).end()  # libuv keeps a descriptor from its first stream on
+    async with importer_process():  # libuv keeps a descriptor from its first stream on
+        pass
     await transports_are_closed()
     process = psutil.Process()
     before, limit = process.num_fds(), resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free_descriptors()[left], limit[1]))
     try:
         with pytest.raises(OSError, match="Too many open files"):
-            await ImporterProcess.start()
+            async with importer_process():
+                pass
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
     await transports_are_closed()

@@ -244,11 +244,14 @@ CHANGES: Mapping[str, tuple[Change, str]] = {
     "a type that is none": (weight(dtype=99), "an element type that is not read"),
     "no weight": (lambda files, _: files.pop("data/weights/weight_0"), "no file"),
     "a fill of 2^38": (last(target="torch.ops.aten.full.default", inputs=FILL), "bytes"),
-    "a cycle": (graph(cycle), "not produced before it is read"),
-    "a value made twice": (graph(lambda g, _: g["nodes"].append(g["nodes"][0])), "twice"),
+    "a cycle": (graph(cycle), "torch cannot read the graph"),
+    "a value made twice": (
+        graph(lambda g, _: g["nodes"].append(g["nodes"][0])),
+        "torch cannot read",
+    ),
     "a value never made": (
         last_operand(0, {"as_tensor": {"name": "ghost"}}),
-        "not produced before it is read",
+        "torch cannot read the graph",
     ),
     "an old schema": (model(lambda d, _: d["schema_version"].update(major=7)), "version 7"),
     "no graph": (model(lambda d, _: d.pop("graph_module")), "malformed"),

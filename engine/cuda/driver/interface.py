@@ -54,19 +54,16 @@ class Pool:
 class Graph:
     """A capture, ready to replay."""
 
-    instantiate_us: float  # host time to make it executable
     handle: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Device memory of this process and, where said so, of the device, in bytes."""
+    """Device memory of this process, in bytes."""
 
     allocated: int  # by tensors
     peak_allocated: int  # since ``reset_peak``
     reserved: int  # by the allocator, from the device
-    device_free: int
-    device_total: int
 
 
 class Driver(Protocol):

@@ -25,7 +25,6 @@ import gc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -136,11 +135,9 @@ class Captures:
         assert capture is not None
         _order(capture.origin, self._gate)
         self._use(self._gate)
-        began = perf_counter_ns()
         capture.graph.capture_end()
-        graph = Graph((perf_counter_ns() - began) / 1e3, capture.graph)
         self._leave(capture)
-        return graph
+        return Graph(capture.graph)
 
     def abort(self, joined: Sequence[torch.cuda.Stream]) -> None:
         failed = self._underway

@@ -132,15 +132,12 @@ class TorchDriver:
     def memory(self) -> MemoryUse:
         # Not the flat statistics: torch keeps entries of all pools there ever were in them.
         statistics = torch.cuda.memory_stats_as_nested_dict(self.device)
-        free, total = torch.cuda.mem_get_info(self.device)
         allocated = statistics.get("allocated_bytes", {}).get("all", {})
         reserved = statistics.get("reserved_bytes", {}).get("all", {})
         return MemoryUse(
             allocated=allocated.get("current", 0),
             peak_allocated=allocated.get("peak", 0),
             reserved=reserved.get("current", 0),
-            device_free=free,
-            device_total=total,
         )
 
     def reset_peak(self) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import perf_counter_ns
 
 from torch import Tensor
 
@@ -22,25 +21,14 @@ from braid.engine.cuda.driver.faults import (
     first_line,
     without_frames,
 )
-from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, MemoryUse, Pool, Stream
+from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, Pool, Stream
 from braid.engine.cuda.graphs.calls import StreamCall
 from braid.engine.cuda.graphs.commands import CommandList, lower, order_calls
 from braid.engine.cuda.graphs.issue import issue, warm_up
-from braid.engine.cuda.graphs.release import SlotAliases, release_points
-from braid.engine.cuda.graphs.staging import Staging, Tensors, static_buffers
+from braid.engine.cuda.graphs.release import release_points
+from braid.engine.cuda.graphs.staging import Staging, static_buffers
 from braid.engine.program.program import Environment, Program
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
-
-
-@dataclass(frozen=True, slots=True)
-class PreparationCost:
-    """Time that preparing a plan took, and memory that the plan keeps."""
-
-    warm_up_us: float
-    capture_us: float  # instantiation included; 0 if it is not captured
-    instantiate_us: float
-    peak_bytes: int  # see ``_peak_bytes``; 0 if it is not captured
-    pool_bytes: int  # by which the pool grew; less than the peak where other plans share with it
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +42,7 @@ class PreparedPlan:
     graph: Graph | None = None
     outputs: dict[str, Tensor] = field(default_factory=dict)  # static: each replay fills them
     eager_because: str = ""  # why there is no graph
-    cost: PreparationCost = PreparationCost(0.0, 0.0, 0.0, 0, 0)
+    peak_bytes: int = 0  # of its tensors while it was captured, inputs included; 0 if it was not
     staging: list[Staging] = field(default_factory=list)  # used in turns
     started: int = 0
 
@@ -76,63 +64,31 @@ def prepare_calls(
     inputs = static_buffers(driver, program.graph.inputs)
     input_bytes = driver.memory().allocated - before_bytes
     driver.synchronise()  # these, and constants that may still be on their way on any stream
-    began = perf_counter_ns()
-    aliases = _warm_up(driver, program, calls, streams, inputs, pause)
-    warm = perf_counter_ns()
+    env = program.environment(inputs)
+    aliases = warm_up(calls, env, driver, streams, program.kept(), pause)
+    results(driver, program, env, streams[ORIGIN])
+    driver.synchronise()
+    del env  # and with it what its tensors hold
     order = order_calls(calls)
     commands = lower(calls, order, release_points(calls, order, aliases, program.kept()))
     prepared = PreparedPlan(program, commands, streams, inputs)
     driver.reset_peak()
     warmed = driver.memory()
-    _capture_if_possible(driver, pool, prepared, calls)
-    graph, after = prepared.graph, driver.memory()
-    prepared.cost = PreparationCost(
-        warm_up_us=(warm - began) / 1e3,
-        capture_us=(perf_counter_ns() - warm) / 1e3 if graph else 0.0,
-        instantiate_us=graph.instantiate_us if graph else 0.0,
-        peak_bytes=_peak_bytes(warmed, after, input_bytes) if graph else 0,
-        pool_bytes=max(0, after.reserved - warmed.reserved),
-    )
-    return prepared
-
-
-def _peak_bytes(warmed: MemoryUse, after: MemoryUse, input_bytes: int) -> int:
-    """Peak of the plan's tensors during the capture, inputs included.
-
-    Before ``warmed`` the warm-up made what is not the plan's: workspaces of cuBLAS, 32 MiB
-    a stream on some GPUs, and weights in the layouts of their kernels.
-    """
-    return after.peak_allocated - warmed.allocated + input_bytes
-
-
-def _streams(driver: Driver, calls: tuple[StreamCall, ...]) -> tuple[Stream, ...]:
-    count = 1 + max((call.stream for call in calls), default=ORIGIN)
-    return tuple(driver.stream(index) for index in range(count))
-
-
-def _warm_up(
-    driver: Driver,
-    program: Program,
-    calls: tuple[StreamCall, ...],
-    streams: tuple[Stream, ...],
-    inputs: Tensors,
-    pause: YieldToRequests,
-) -> SlotAliases:
-    env = program.environment(inputs)
-    aliases = warm_up(calls, env, driver, streams, program.kept(), pause)
-    results(driver, program, env, streams[ORIGIN])
-    driver.synchronise()
-    return aliases
-
-
-def _capture_if_possible(
-    driver: Driver, pool: Pool, prepared: PreparedPlan, calls: tuple[StreamCall, ...]
-) -> None:
     try:
         _capture(driver, pool, prepared)
     except CaptureFailed as failure:
         prepared.eager_because = failure.reason
         prepared.streams = _streams(driver, calls)  # run() begins on the usual origin
+    else:
+        # The warm-up made what is not the plan's: workspaces of cuBLAS, 32 MiB a stream on some
+        # GPUs, and weights in the layouts of their kernels.
+        prepared.peak_bytes = driver.memory().peak_allocated - warmed.allocated + input_bytes
+    return prepared
+
+
+def _streams(driver: Driver, calls: tuple[StreamCall, ...]) -> tuple[Stream, ...]:
+    count = 1 + max((call.stream for call in calls), default=ORIGIN)
+    return tuple(driver.stream(index) for index in range(count))
 
 
 def _capture(driver: Driver, pool: Pool, prepared: PreparedPlan) -> None:

@@ -23,7 +23,6 @@ from torch import Tensor
 from braid.core.graph import Operator, OpGraph
 from braid.core.precision import FP32, HALF, TF32
 from braid.engine.cuda.kernels.fallback_kernel import with_fallback
-from braid.engine.cuda.kernels.fused import FusedOps, TorchFusedOps
 from braid.engine.cuda.kernels.inductor import (
     Compile,
     SharedCode,
@@ -31,7 +30,13 @@ from braid.engine.cuda.kernels.inductor import (
     compiled_kernel,
     is_worth_compiling,
 )
-from braid.engine.cuda.kernels.library_units import FORMATS, CudaSite, convolutions, linears
+from braid.engine.cuda.kernels.library_units import (
+    FORMATS,
+    CudaSite,
+    FusedOps,
+    convolutions,
+    linears,
+)
 from braid.engine.ops.kinds import bound
 from braid.engine.ops.whole import KIND as ON_HOST
 from braid.engine.program.kernel import (
@@ -68,7 +73,7 @@ class CudaKernels:
         self._precision = precision
         first = layout or ("nchw" if precision == FP32 else "nhwc")
         self._layouts = sorted(FORMATS, key=lambda name: name != first)
-        self._ops = ops or TorchFusedOps()
+        self._ops = ops or FusedOps()
         self._compile = compile_
         self._code: WeakValueDictionary[str, SharedCode] = WeakValueDictionary()
         pin_fp32()

@@ -22,13 +22,52 @@ from torch import Tensor
 from braid.core.attributes import image_window
 from braid.core.graph import Operator
 from braid.engine.cuda.kernels.fallback_kernel import reject_residue
-from braid.engine.cuda.kernels.fused import FusedOps
 from braid.engine.ops.kinds import EPILOGUE, epilogue_steps
 from braid.engine.program.kernel import Kernel, PackedWeights
 
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 Step = Callable[[Tensor], Tensor]
+
+Window = tuple[Sequence[int], Sequence[int], Sequence[int], int]
+"""Stride, padding, dilation of a 2-D convolution, and its groups."""
+
+
+class FusedOps:
+    """Several steps in one kernel. Images are [batch, channels, height, width].
+
+    Most run on CUDA only: tests put decompositions in their place.
+    """
+
+    def convolution_relu(self, x: Tensor, weight: Tensor, bias: Tensor, window: Window) -> Tensor:
+        """relu(convolution + bias); channels last if either tensor is.
+
+        Without a bias it would read uninitialised memory.
+        """
+        result: Tensor = torch.ops.aten.cudnn_convolution_relu(x, weight, bias, *window)
+        return result
+
+    def convolution_add_relu(
+        self, x: Tensor, weight: Tensor, summand: Tensor, bias: Tensor, window: Window
+    ) -> Tensor:
+        """relu(convolution + summand + bias); the summand in the layout of the result."""
+        result: Tensor = torch.ops.aten.cudnn_convolution_add_relu(
+            x, weight, summand, 1.0, bias, *window
+        )
+        return result
+
+    def depthwise(self, x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:
+        """Convolution of each channel by itself, by torch's own kernel."""
+        stride, padding, dilation, _ = window
+        result: Tensor = torch.ops.aten._conv_depthwise2d(
+            x, weight, list(weight.shape[2:]), bias, stride, padding, dilation
+        )
+        return result
+
+    def linear_activation(self, rows: Tensor, weight: Tensor, bias: Tensor, gelu: bool) -> Tensor:
+        """activation(rows @ weight^T + bias): relu, or gelu by its tanh formula."""
+        result: Tensor = torch.ops.aten._addmm_activation(bias, rows, weight.t(), use_gelu=gelu)
+        return result
 
 
 @dataclass(frozen=True, slots=True)

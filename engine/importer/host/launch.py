@@ -19,9 +19,8 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 from braid.core.background import to_the_end
 from braid.core.disk import disk_failure, sync
@@ -116,8 +115,9 @@ def _work_folder(parent: Path) -> Iterator[Path]:
 
 
 async def _import(request: ImportRequest, on_progress: OnProgress) -> None:
-    async with _process(request) as (child, reports):
-        last = await _conversation(child, reports, request, on_progress)
+    async with importer_process() as (child, link):
+        link.writer.write(_line(request))  # one that has ended is noticed by who reads its reports
+        last = await _conversation(child, link.reader, request, on_progress)
     match last:
         case Failed(error):
             raise error
@@ -129,19 +129,6 @@ async def _import(request: ImportRequest, on_progress: OnProgress) -> None:
 
 class ImporterCrashed(ModelImportError):
     """The importer process ended by itself without a result."""
-
-
-@asynccontextmanager
-async def _process(
-    request: ImportRequest,
-) -> AsyncIterator[tuple[ChildProcess, asyncio.StreamReader]]:
-    """Ask an importer, which reports to the reader; on the way out, wait for its killed group."""
-    process = await ImporterProcess.start()
-    try:
-        process.ask(request)
-        yield process.child, process.reports
-    finally:
-        await to_the_end(process.end())
 
 
 async def _conversation(
@@ -249,45 +236,32 @@ _LARGEST_FILES = 3  # that a sound import writes: a converted model, its data, w
 _MOST_FILES = 200_000  # a zip may hold half of them
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ImporterProcess:
-    """A confined process that imports one file. Belongs to one event loop."""
+@asynccontextmanager
+async def importer_process() -> AsyncIterator[tuple[ChildProcess, Stream]]:
+    """Start a confined process that imports one file; on the way out, wait for its killed group.
 
-    child: ChildProcess
-    reports: asyncio.StreamReader
-    _link: asyncio.StreamWriter
+    ``OSError`` if no process, memory or descriptor is left.
+    """
+    with ExitStack() as opened:
+        link, theirs = await Stream.open(opened, MAX_LINE_BYTES)
+        with theirs:
+            child = await ChildProcess.start(
+                MODULE,
+                environment=_environment(),
+                streams=Streams.KEPT,
+                given={"link-fd": theirs.fileno()},
+                folder=Path("/"),
+            )
+        async with child:
+            yield child, link
 
-    @classmethod
-    async def start(cls) -> Self:
-        """Start a process; ``OSError`` if no process, memory or descriptor is left."""
-        with ExitStack() as opened:
-            link, theirs = await Stream.open(opened, MAX_LINE_BYTES)
-            with theirs:
-                child = await ChildProcess.start(
-                    MODULE,
-                    environment=_environment(),
-                    streams=Streams.KEPT,
-                    given={"link-fd": theirs.fileno()},
-                    folder=Path("/"),
-                )
-            opened.pop_all()
-        return cls(child, link.reader, link.writer)
 
-    def ask(self, request: ImportRequest) -> None:
-        """Send the request; a process that has ended is noticed by who reads the reports."""
-        upload, artefact = request.upload.absolute(), request.artefact.absolute()
-        samples = request.hints.samples.absolute() if request.hints.samples else None
-        hints = replace(request.hints, samples=samples)
-        request = replace(request, upload=upload, artefact=artefact, hints=hints)
-        line = json.dumps(to_json(request)).encode()
-        self._link.write(line + b"\n")
-
-    async def end(self) -> None:
-        """Kill the process and what it started, if it has not ended; wait for that."""
-        try:
-            await self.child.end()
-        finally:
-            self._link.close()
+def _line(request: ImportRequest) -> bytes:
+    upload, artefact = request.upload.absolute(), request.artefact.absolute()
+    samples = request.hints.samples.absolute() if request.hints.samples else None
+    hints = replace(request.hints, samples=samples)
+    request = replace(request, upload=upload, artefact=artefact, hints=hints)
+    return json.dumps(to_json(request)).encode() + b"\n"
 
 
 def has_written_too_much(pid: int, request: ImportRequest) -> bool:

@@ -115,7 +115,10 @@ def report_to_json(report: Report) -> dict[str, Any]:
 
 def read_report(artefact: Path) -> Report:
     """Raises ``InvalidArtefact`` if the file is missing, too large, changed or malformed."""
-    document = _read_json(artefact / REPORT_FILE, _MAX_REPORT_BYTES)
+    try:
+        document = json.loads(_read(artefact / REPORT_FILE, _MAX_REPORT_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise InvalidArtefact(f"{REPORT_FILE} is not JSON: {error}") from error
     if isinstance(document, dict) and document.pop("checksum", "") != _checksum(document):
         raise InvalidArtefact(f"{REPORT_FILE} was changed after the import")
     return report_from_json(document)
@@ -225,13 +228,6 @@ def _checksum(document: Mapping[str, Any]) -> str:
 def file_digest(path: Path) -> str:
     with open_file(path) as file:
         return _digest_of(file)
-
-
-def _read_json(path: Path, most: int) -> Any:
-    try:
-        return json.loads(_read(path, most))
-    except (ValueError, RecursionError) as error:
-        raise InvalidArtefact(f"{path.name} is not JSON: {error}") from error
 
 
 def _read(path: Path, most: int) -> bytes:

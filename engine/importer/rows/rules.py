@@ -359,8 +359,7 @@ _ELEMENTWISE = frozenset(
 
 _LEADING = (
     *("aten.convolution", "braid.conv_transpose_to", "braid.convolution_integer"),
-    *("braid.quantised_convolution", "braid.pad_same"),
-    *("braid.max_pool", "braid.avg_pool", "braid.global_avg_pool"),
+    *("braid.pad_same", "braid.max_pool", "braid.avg_pool", "braid.global_avg_pool"),
     *("braid.global_max_pool", "braid.instance_norm", "braid.group_norm", "braid.lrn"),
     *("braid.depth_to_space", "braid.space_to_depth", "braid.col2im", "braid.stft"),
 )

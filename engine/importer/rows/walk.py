@@ -30,7 +30,7 @@ from braid.engine.importer.rows.facts import (
     Site,
 )
 from braid.engine.importer.rows.rules import RULES, TAKES_PLACES, only_axis
-from braid.engine.ops.kinds import EPILOGUE
+from braid.engine.ops.kinds import EPILOGUE, OPS
 from braid.engine.passes.specialise import Trace, trace
 
 BATCHES = 6, 7  # consecutive: a quotient that is whole in both is whole in all
@@ -58,8 +58,6 @@ _SHAPES: Mapping[str, tuple[str, ...]] = {
     "braid.resize": ("sizes",),
 }
 """Attributes that the number of rows may decide: the walk looks at the shapes."""
-
-_SHAPE_ONLY = frozenset({"braid.shape", "braid.size"})
 
 _SPREAD = frozenset({"braid.expand", "braid.constant_of_shape", "braid.full_like", "braid.tile"})
 """Kinds that repeat elements without rows for each row."""
@@ -139,7 +137,7 @@ class Walk:
 
     def _results(self, operators: tuple[Operator, Operator]) -> Sequence[Fact | RowsMeet]:
         small = operators[0]
-        if small.kind in _SHAPE_ONLY:
+        if small.kind in OPS and OPS[small.kind].shape_only:
             return [self._extents(small.inputs[0], name) for name in small.outputs]
         facts = [self._fact(name) if name else None for name in small.inputs]
         hosts = {key: self._fact(value) for key, value in small.host.items()}

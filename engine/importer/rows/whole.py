@@ -20,10 +20,10 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, inliner, numpy_help
 from torch import Tensor
 
 from braid.core.errors import InvalidRequest
-from braid.core.tensor import BATCH, BYTES, TensorType
+from braid.core.tensor import BYTES, TensorType
 from braid.engine.importer.rows.facts import SAME, Fact, Rows, RowsMeet
 from braid.engine.importer.rows.walk import BATCHES, Walk, batch_axes, checked, output_axis
-from braid.engine.importer.verification.verify import Subject
+from braid.engine.importer.verification.verify import OTHER_SCALES, Subject
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.onnx.tensors import DTYPES
@@ -345,9 +345,6 @@ def _unknown(name: str) -> RowsMeet:
     return RowsMeet(f"{name!r} is computed after its reader, or not at all")
 
 
-_SCALES = (2, 3)  # other extents to walk at, as multiples of the example's
-
-
 def show_rows_apart(subject: Subject) -> None:
     """Check by the graph of ``subject`` that no row of a batch depends on another one.
 
@@ -357,22 +354,11 @@ def show_rows_apart(subject: Subject) -> None:
     Raises ``RowsMeet``, naming the operator, or ``InvalidRequest`` if it does not run in a batch.
     """
     _walk(subject, subject.example.specs)
-    symbols = {
-        dim: extent
-        for name, spec in subject.template.inputs.items()
-        for dim, extent in zip(spec.shape, subject.example.specs[name].shape, strict=True)
-        if isinstance(dim, str) and dim != BATCH
-    }
-    for scale in _SCALES if symbols and not subject.example.samples else ():
-        extents = {symbol: int(extent) * scale for symbol, extent in symbols.items()}
+    symbols = subject.extents
+    for scale in OTHER_SCALES if symbols and not subject.example.samples else ():
+        extents = {symbol: extent * scale for symbol, extent in symbols.items()}
         with suppress(InvalidRequest):
-            _walk(
-                subject,
-                {
-                    name: spec.bind({BATCH: 1, **extents})
-                    for name, spec in subject.template.inputs.items()
-                },
-            )
+            _walk(subject, subject.inputs_at(extents))
             break
 
 

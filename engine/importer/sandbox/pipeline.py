@@ -40,12 +40,13 @@ from braid.engine.importer.verification.example_inputs import (
     ContentRefused,
     Example,
     TooMuchMemory,
+    Trials,
     find_example,
     second_example,
 )
 from braid.engine.importer.verification.given_samples import sampled_example, with_shapes_of
 from braid.engine.importer.verification.likely_shapes import shape_candidates
-from braid.engine.importer.verification.output_shapes import with_output_specs
+from braid.engine.importer.verification.probe import with_output_specs
 from braid.engine.importer.verification.reference import THREADS, ReferenceModel
 from braid.engine.importer.verification.verify import (
     CHECKED_BATCHES,
@@ -153,7 +154,7 @@ def _checked(
     on_progress(0.5, "looking for shapes that the model takes")
     plain = without_batch_symbol(model.template)
     memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
-    at_hand = plain, model.weights, reference, memory_bytes
+    trials = Trials(plain, model.weights, reference, memory_bytes)
     shapes = with_shapes_of(samples, plain.inputs, request.hints.shapes)
 
     def subject(example: Example) -> Subject:
@@ -162,13 +163,13 @@ def _checked(
         return Subject(plain, model.weights, example, memory_bytes, is_first, narrow, batchable)
 
     try:
-        made_up = find_example(*at_hand, shapes)
+        made_up = find_example(trials, shapes)
         return _compared(model, subject(made_up), reference, on_progress)
     except ContentRefused:
         if not samples:
             raise
     on_progress(0.5, "trying the samples")
-    given = sampled_example(*at_hand, shapes, samples)
+    given = sampled_example(trials, shapes, samples)
     return _compared(model, subject(given), reference, on_progress)
 
 
@@ -316,9 +317,8 @@ def _one_row(template: OpGraph, static: OpGraph) -> BatchAxes | None:
 
 def verify_elsewhere(subject: Subject, reference: ReferenceModel) -> None:
     """Compare at other extents than the example's, where the model leaves some open."""
-    other = second_example(
-        subject.template, subject.weights, reference, subject.memory_bytes, subject.example
-    )
+    trials = Trials(subject.template, subject.weights, reference, subject.memory_bytes)
+    other = second_example(trials, subject.example)
     if other is not None:
         verify_content(replace(subject, example=other), reference)
 

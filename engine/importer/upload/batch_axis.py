@@ -47,14 +47,11 @@ def without_batch_symbol(template: OpGraph) -> OpGraph:
     name = BATCH
     while name in taken or name == BATCH:
         name += "_"
-    return rename_symbol(template, BATCH, name)
 
-
-def rename_symbol(template: OpGraph, old: str, new: str) -> OpGraph:
     def renamed(table: Mapping[str, TensorType]) -> dict[str, TensorType]:
         return {
-            name: TensorType(spec.dtype, tuple(new if d == old else d for d in spec.shape))
-            for name, spec in table.items()
+            value: TensorType(spec.dtype, tuple(name if d == BATCH else d for d in spec.shape))
+            for value, spec in table.items()
         }
 
     return dataclasses.replace(

@@ -37,6 +37,20 @@ _SIZES: Mapping[str, tuple[int, ...]] = {
 }
 """Operands that decide the shape of the result by their content."""
 
+ADDRESSES: Mapping[str, tuple[int, ...]] = {
+    **_SIZES,
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), (4,)),
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND", "MaxRoiPool", "MaxUnpool"), (1,)),
+    **dict.fromkeys(("ReverseSequence", "ScatterElements", "ScatterND"), (1,)),
+    "CropAndResize": (1, 2, 3),
+    "EmbedLayerNormalization": (0, 1),
+    "NonMaxSuppression": (0, 1, 2, 3, 4),
+    "OneHot": (0, 1),
+    "RoiAlign": (1, 2),
+    "TensorScatter": (2,),
+}
+"""Operands that an operator takes for addresses or sizes."""
+
 _OF_SHAPES = frozenset({"Shape", "Size"})
 
 

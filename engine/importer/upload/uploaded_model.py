@@ -10,56 +10,30 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+
+from onnx import ModelProto
+from torch import Tensor
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
+from braid.core.graph import OpGraph
 from braid.core.regular_file import NoRegularFile
 from braid.engine.importer.host.report import RAISED
+from braid.engine.importer.host.samples import Arrays
 from braid.engine.importer.upload.archive import Archive, is_zip
+from braid.engine.importer.upload.model_strings import words_of
+from braid.engine.importer.upload.onnx_file import complaint, read_with_data, unpack_bundle
+from braid.engine.importer.upload.whole_model import as_one_unit
+from braid.engine.importer.verification.reference import ReferenceModel, open_reference
+from braid.engine.onnx.lowering import lower
+from braid.engine.onnx.old_operators import is_old, raised
+from braid.engine.onnx.plain import make_plain, without_dictionaries
+from braid.engine.onnx.prepare import prepare
+from braid.engine.onnx.structure import multiplies_integers
 from braid.engine.runtime.memory import raise_out_of_memory
-
-if TYPE_CHECKING:  # torch is loaded only after the file has proved to be a model
-    from onnx import ModelProto
-    from torch import Tensor
-
-    from braid.core.graph import OpGraph
-    from braid.engine.importer.host.samples import Arrays
-    from braid.engine.importer.verification.reference import ReferenceModel
 
 MAX_METADATA_BYTES = 1 << 18  # kept of a file; names of a thousand classes take 30,000
 
 NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
-
-
-class UploadedModel(Protocol):
-    """An uploaded model, checked as far as that needs no torch."""
-
-    kind: str  # "onnx", or one of report.CONVERTED
-    file: Path | None  # all of the model in one file that other runtimes read
-    remark: str  # what is not served as the file has it, for the report; "" if nothing
-    metadata: Mapping[str, str]  # properties that the file has of itself
-
-    @property
-    def opset(self) -> int: ...
-
-    def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-        """The template, its constants, and a remark for the report ("" if none)."""
-        ...
-
-    def whole(
-        self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]], samples: Arrays
-    ) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-        """Template of one operator that runs the model, its constants, and a complaint.
-
-        The complaint says why nothing shows what its outputs are like: it ran on nothing that was
-        tried ("" if it did). ``reasons`` are against running it in parts; ``UnsupportedOperators``
-        has them all, if there is no safe way.
-        """
-        ...
-
-    def reference(self) -> ReferenceModel:
-        """An independent implementation; ``ModelImportError`` if none takes the model."""
-        ...
 
 
 def open_upload(
@@ -75,19 +49,13 @@ def open_upload(
         raise ModelImportError(f"the upload cannot be read: {error.strerror}") from error
     data: frozenset[str] = frozenset()
     if not zipped:
-        from braid.engine.importer.upload.onnx_file import read_with_data
-
         model, path = read_with_data(upload), upload
     else:
         archive = Archive(upload)
         if any(name.endswith("/archive_format") for name in archive.names):
             return Pt2Upload(archive, work)
-        from braid.engine.importer.upload.onnx_file import unpack_bundle
-
         model, path = unpack_bundle(archive, work)
         data = frozenset(archive.names) - {path.name}
-    from braid.engine.onnx.plain import make_plain, without_dictionaries
-
     make_plain(model, shapes)
     if not (remark := without_dictionaries(model)):
         return OnnxUpload(model, path, work, file=upload, data=data, shapes=shapes)
@@ -103,7 +71,10 @@ class OnnxUpload:
     Its weights are in memory until they are lowered, and are read again where it is served whole.
     """
 
-    kind = "onnx"
+    kind = "onnx"  # or one of report.CONVERTED
+    file: Path | None  # all of the model in one file that other runtimes read
+    remark: str  # what is not served as the file has it, for the report; "" if nothing
+    metadata: Mapping[str, str]  # properties that the file has of itself
 
     def __init__(
         self,
@@ -121,9 +92,6 @@ class OnnxUpload:
         ``file`` is what the artefact keeps for other runtimes, also a zip, with its ``data`` files.
         ``remark`` tells what differs from the upload.
         """
-        from braid.engine.importer.upload.model_strings import words_of
-        from braid.engine.onnx.structure import multiplies_integers
-
         self._model: ModelProto | None = model
         self._opsets = {opset.domain: opset.version for opset in model.opset_import}
         self._words = words_of(model)
@@ -135,7 +103,7 @@ class OnnxUpload:
         self._shapes = shapes
         self.file = file
         self.remark = remark
-        self.metadata: Mapping[str, str] = {}
+        self.metadata = {}
         if sum(entry.ByteSize() for entry in model.metadata_props) <= MAX_METADATA_BYTES:
             self.metadata = {entry.key: entry.value for entry in model.metadata_props}
 
@@ -144,24 +112,18 @@ class OnnxUpload:
         return self._opsets.get("", self._opsets.get("ai.onnx", 0))
 
     def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-        """The checker comes last, because it stops at the first operator it does not know.
+        """The template, its constants, and a remark for the report ("" if none).
 
-        A complaint about a model that lowers (an output without a shape, say) is worth a warning;
+        The checker comes last, because it stops at the first operator it does not know. A
+        complaint about a model that lowers (an output without a shape, say) is worth a warning;
         the comparison with the reference decides.
         """
-        from braid.engine.importer.upload.onnx_file import complaint
-
         template, weights = self.in_parts()
         is_all_onnx = self._opsets.keys() <= {"", "ai.onnx"}
         against = complaint(self._path) if is_all_onnx else ""
         return template, weights, f"not valid ONNX: {against}" if against else ""
 
     def in_parts(self) -> tuple[OpGraph, Mapping[str, Tensor]]:
-        from braid.engine.importer.upload.onnx_file import complaint
-        from braid.engine.onnx.lowering import lower
-        from braid.engine.onnx.old_operators import is_old, raised
-        from braid.engine.onnx.prepare import prepare
-
         try:
             if is_old(self._whole_model()):
                 self._replace(raised(self._whole_model()))
@@ -185,9 +147,6 @@ class OnnxUpload:
         self._data = frozenset()
 
     def _whole_model(self) -> ModelProto:
-        from braid.engine.importer.upload.onnx_file import read_with_data
-        from braid.engine.onnx.plain import make_plain
-
         if self._model is None:
             self._model = read_with_data(self._path, self._data)
             make_plain(self._model, self._shapes)
@@ -196,25 +155,30 @@ class OnnxUpload:
     def whole(
         self, reasons: tuple[str, ...], given: Mapping[str, tuple[int, ...]], samples: Arrays
     ) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-        from braid.engine.importer.upload.whole_model import as_one_unit
+        """Template of one operator that runs the model, its constants, and a complaint.
 
+        The complaint says why nothing shows what its outputs are like: it ran on nothing that was
+        tried ("" if it did). ``reasons`` are against running it in parts; ``UnsupportedOperators``
+        has them all, if there is no safe way.
+        """
         return as_one_unit(self._whole_model(), reasons, self.reference, given, samples)
 
     def reference(self) -> ReferenceModel:
-        from braid.engine.importer.verification.reference import open_reference
-
+        """An independent implementation; ``ModelImportError`` if none takes the model."""
         on_integers, newer = self._on_integers, self._path
         return open_reference(self._as_filed or newer, self._words, newer, on_integers=on_integers)
 
 
 class Pt2Upload:
-    """A program that torch.export saved, converted to ONNX; its reference is torch itself."""
+    """A program that torch.export saved, converted to ONNX; its reference is torch itself.
+
+    Its properties and methods are as those of ``OnnxUpload``.
+    """
 
     kind = "pt2"
     metadata: Mapping[str, str] = {}
 
     def __init__(self, archive: Archive, work: Path) -> None:
-        from braid.engine.importer.upload.onnx_file import read_with_data
         from braid.engine.importer.upload.pt2_file import read_container
 
         try:
@@ -262,3 +226,6 @@ class Pt2Upload:
         from braid.engine.importer.verification.pt2_reference import EagerReference
 
         return EagerReference(self._program, self._outline.outputs)
+
+
+UploadedModel = OnnxUpload | Pt2Upload

@@ -23,7 +23,11 @@ from braid.core.graph import Literal, OpGraph
 from braid.core.tensor import BYTES, Dim, TensorType
 from braid.engine.importer.host.samples import NO_ARRAYS, Arrays
 from braid.engine.importer.sandbox.run_limit import trial
-from braid.engine.importer.upload.content_shapes import kinds_by_content, outputs_by_content
+from braid.engine.importer.upload.content_shapes import (
+    ADDRESSES,
+    kinds_by_content,
+    outputs_by_content,
+)
 from braid.engine.importer.upload.model_strings import longest_string
 from braid.engine.importer.verification.probe import FoundAxes, Probe
 from braid.engine.importer.verification.reference import ReferenceModel
@@ -31,7 +35,6 @@ from braid.engine.onnx.builder import UnsupportedUse
 from braid.engine.onnx.division import guard_division, inlined
 from braid.engine.onnx.structure import all_nodes
 from braid.engine.onnx.tensors import input_spec
-from braid.engine.ops.value_ranges import ADDRESSES
 from braid.engine.ops.whole import named_axes, open_session, whole_graph
 from braid.engine.runtime.memory import raise_out_of_memory
 
@@ -46,7 +49,6 @@ _DTYPES = {
 }
 _UNNAMED = ("unk__", "?")  # begin converters' names of extents of which they know nothing
 _REFUSAL = re.compile(r"while running (\w+) node")
-_LOOPS = frozenset({"Loop", "Scan", "SequenceMap"})
 
 
 def as_one_unit(
@@ -82,8 +84,7 @@ def as_one_unit(
     refusing = _REFUSAL.search(untried)
     if untried and not (refusing and refusing[1] in _by_integers(model, inputs)):
         raise UnsupportedOperators((*reasons, untried))
-    loops = any(node.op_type in _LOOPS for node in _all_nodes(model))
-    return *_template(model, axes, data, loops, is_untried=bool(untried)), untried
+    return *_template(model, axes, data, is_untried=bool(untried)), untried
 
 
 def _probed(
@@ -191,10 +192,9 @@ def _origins(model: onnx.ModelProto, inputs: Iterable[str]) -> list[Literal]:
 
 
 def _template(
-    model: onnx.ModelProto, axes: FoundAxes, data: bytes, loops: bool, *, is_untried: bool
+    model: onnx.ModelProto, axes: FoundAxes, data: bytes, *, is_untried: bool
 ) -> tuple[OpGraph, dict[str, Tensor]]:
     attributes: dict[str, Literal] = {
-        "loops": loops,
         "origins": _origins(model, axes.inputs),
         "longest": longest_string(model),
         "is_untried": is_untried or not axes.has_ranks,

@@ -72,6 +72,15 @@ class Example:
             bool((tensor == tensor[:1]).all()) for tensor in self.samples.values()
         )
 
+    def extents(self, inputs: Mapping[str, TensorType]) -> dict[str, int]:
+        """Extents here of those that ``inputs``, the model's, leave open, by name."""
+        return {
+            dim: int(extent)
+            for name, spec in inputs.items()
+            for dim, extent in zip(spec.shape, self.specs[name].shape, strict=True)
+            if isinstance(dim, str)
+        }
+
     def draw(self, rows: int | None, seed: int) -> dict[str, Tensor]:
         """Return random inputs or samples by name; ``rows`` replaces dimension 0 of every input."""
         if self.samples:
@@ -148,16 +157,23 @@ def _top(kind: torch.dtype, below: int) -> int:
     return min(below, 2 if kind == torch.bool else torch.iinfo(kind).max + 1)
 
 
-def find_example(
-    template: OpGraph,
-    weights: Weights,
-    reference: ReferenceModel,
-    memory_bytes: int,
-    given: Mapping[str, tuple[int, ...]],
-) -> Example:
-    """Find shapes and content at which both the template and the reference run.
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """A template and the reference, of which inputs are to show whether both run."""
 
-    ``memory_bytes`` bounds the intermediate tensors together; ``given`` shapes are known to work.
+    template: OpGraph
+    weights: Weights
+    reference: ReferenceModel
+    memory_bytes: int  # most that intermediate tensors may take together
+
+    def check(self, specs: Mapping[str, TensorType], static: Mapping[str, Tensor]) -> None:
+        """``InvalidRequest`` if the template does not run at these shapes, or in its memory."""
+        graph, _ = specialise(self.template, self.weights, specs, static)
+        check_memory(graph, self.memory_bytes)
+
+
+def find_example(trials: Trials, given: Mapping[str, tuple[int, ...]]) -> Example:
+    """Find shapes and content at which both run; ``given`` shapes are known to work.
 
     Raises:
         ImportLimitExceeded: at the first shapes tried, the model takes too much memory.
@@ -165,9 +181,9 @@ def find_example(
     """
     refusals: list[str | TooMuchMemory] = []
     deadline = time.monotonic() + _TRIAL_SECONDS
-    candidates = _in_order_of_size(template, weights, given)
+    candidates = _in_order_of_size(trials, given)
     for static, specs in itertools.islice(candidates, _MOST_TRIALS):
-        outcome = _try(template, weights, reference, memory_bytes, specs, static)
+        outcome = _try(trials, specs, static)
         if isinstance(outcome, Example):
             return outcome
         refusals.append(outcome)
@@ -175,49 +191,40 @@ def find_example(
             break
     if isinstance(refusals[0], TooMuchMemory):
         raise ImportLimitExceeded(str(refusals[0]), "memory_bytes")
-    raise ContentRefused(_nothing_runs(template, refusals))
+    raise ContentRefused(_nothing_runs(trials.template, refusals))
 
 
 def _in_order_of_size(
-    template: OpGraph, weights: Weights, given: Mapping[str, tuple[int, ...]]
+    trials: Trials, given: Mapping[str, tuple[int, ...]]
 ) -> Iterator[tuple[dict[str, Tensor], Mapping[str, TensorType]]]:
     """Content that makes large tensors comes last: static inputs may be sizes, of a Tile, say."""
-    contents = list(_static_candidates(template, given))
+    contents = list(_static_candidates(trials.template, given))
     if len(contents) > 1:
-        first = next(shape_candidates(template, given))
-        contents.sort(key=lambda static: _is_large(template, weights, first, static))
+        first = next(shape_candidates(trials.template, given))
+        bounded = replace(trials, memory_bytes=_LARGE_BYTES)
+        contents.sort(key=lambda static: _is_large(bounded, first, static))
     for static in contents:
-        for specs in shape_candidates(template, given):
+        for specs in shape_candidates(trials.template, given):
             yield static, specs
 
 
 def _is_large(
-    template: OpGraph,
-    weights: Weights,
-    specs: Mapping[str, TensorType],
-    static: Mapping[str, Tensor],
+    trials: Trials, specs: Mapping[str, TensorType], static: Mapping[str, Tensor]
 ) -> bool:
     try:
-        graph, _ = specialise(template, weights, specs, static)
-        check_memory(graph, _LARGE_BYTES)
+        trials.check(specs, static)
     except InvalidRequest as error:
         return isinstance(error, TooMuchMemory)
     return False
 
 
-def second_example(
-    template: OpGraph,
-    weights: Weights,
-    reference: ReferenceModel,
-    memory_bytes: int,
-    first: Example,
-) -> Example | None:
+def second_example(trials: Trials, first: Example) -> Example | None:
     """Find an example with other open extents within a few tries; None if none runs."""
-    open_names = {name for name, spec in template.inputs.items() if not spec.is_static}
-    for specs in itertools.islice(shape_candidates(template, {}), _SECOND_TRIALS):
+    open_names = {name for name, spec in trials.template.inputs.items() if not spec.is_static}
+    for specs in itertools.islice(shape_candidates(trials.template, {}), _SECOND_TRIALS):
         if all(specs[name] == first.specs[name] for name in open_names):
             continue
-        outcome = _try(template, weights, reference, memory_bytes, specs, first.static_values)
+        outcome = _try(trials, specs, first.static_values)
         if isinstance(outcome, Example):
             return outcome
     return None
@@ -242,25 +249,19 @@ def _nothing_runs(template: OpGraph, refusals: Sequence[str | TooMuchMemory]) ->
 
 
 def _try(
-    template: OpGraph,
-    weights: Weights,
-    reference: ReferenceModel,
-    memory_bytes: int,
-    specs: Mapping[str, TensorType],
-    static: Mapping[str, Tensor],
+    trials: Trials, specs: Mapping[str, TensorType], static: Mapping[str, Tensor]
 ) -> Example | str | TooMuchMemory:
     """Return the example, or the reason why the model does not run on it."""
     try:
-        graph, _ = specialise(template, weights, specs, static)
-        check_memory(graph, memory_bytes)
+        trials.check(specs, static)
     except TooMuchMemory as error:
         return error
     except InvalidRequest as error:
         return str(error)
-    return drawable(reference, specs, static)
+    return _drawable(trials.reference, specs, static)
 
 
-def drawable(
+def _drawable(
     reference: ReferenceModel, specs: Mapping[str, TensorType], static: Mapping[str, Tensor]
 ) -> Example | str:
     """Kinds of content that the reference takes; those that give finite outputs go first."""

@@ -11,19 +11,17 @@ import numpy as np
 from torch import Tensor
 
 from braid.core.errors import ImportLimitExceeded, InvalidRequest, ModelImportError
-from braid.core.graph import OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.samples import Arrays, check_type
 from braid.engine.importer.verification.example_inputs import (
     ContentRefused,
     Example,
     TooMuchMemory,
-    check_memory,
+    Trials,
 )
-from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
+from braid.engine.importer.verification.reference import ReferenceFailed
 from braid.engine.ops.dtypes import tensor_of
-from braid.engine.passes.body import Weights
-from braid.engine.passes.specialise import specialise, static_inputs
+from braid.engine.passes.specialise import static_inputs
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -39,37 +37,19 @@ def with_shapes_of(samples: Arrays, inputs: Mapping[str, TensorType], given: Sha
     }
 
 
-def sampled_example(
-    template: OpGraph,
-    weights: Weights,
-    reference: ReferenceModel,
-    memory_bytes: int,
-    given: Shapes,
-    samples: Arrays,
-) -> Example:
+def sampled_example(trials: Trials, given: Shapes, samples: Arrays) -> Example:
     """Samples as an example that template and reference run; the first sets static inputs.
 
     Raises ``ImportLimitExceeded`` for memory, ``ModelImportError`` if they do not fit or run.
     """
+    template, reference = trials.template, trials.reference
     example = _example(template.inputs, samples, static_inputs(template), given)
     try:
-        graph, _ = specialise(template, weights, example.specs, example.static_values)
-        check_memory(graph, memory_bytes)
+        trials.check(example.specs, example.static_values)
     except TooMuchMemory as error:
         raise ImportLimitExceeded(str(error), "memory_bytes") from error
     except InvalidRequest as error:
         raise ContentRefused(f"the model does not run on the samples: {error}") from error
-    return _run(reference, example)
-
-
-def runs_on_samples(
-    inputs: Mapping[str, TensorType], reference: ReferenceModel, given: Shapes, samples: Arrays
-) -> Example:
-    """Samples as an example; ``ModelImportError`` if they do not fit, or do not run."""
-    return _run(reference, _example(inputs, samples, (), given))
-
-
-def _run(reference: ReferenceModel, example: Example) -> Example:
     try:
         reference.run(example.draw(None, seed=0))
     except ReferenceFailed as error:

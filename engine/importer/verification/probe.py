@@ -1,10 +1,14 @@
-"""Runs of a model that is served whole, to find which extents its outputs follow.
+"""Which extents the outputs of a model follow: runs of one that is served whole.
 
 likely shapes ──runs at?──> Example ──each open extent changed──> specs of inputs and outputs
 
 An extent is fixed, or follows an input's, if the file states that and no run contradicts, or if
 runs show it: those at other extents of all inputs, of an output whose lengths no content decides.
 Any other stays open.
+
+Of a verified template its shapes tell, at two or three times each extent in turn: an extent that is
+the same at all extents tried is fixed; one that equals an input's open extent each time takes its
+name; any other gets a name of its own.
 """
 
 from __future__ import annotations
@@ -16,18 +20,18 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from braid.core.errors import ModelImportError
+from braid.core.errors import InvalidRequest
 from braid.core.graph import OpGraph
 from braid.core.tensor import BATCH, Dim, TensorType
+from braid.engine.importer.host.report import BatchAxes
 from braid.engine.importer.host.samples import Arrays
-from braid.engine.importer.verification.example_inputs import GIVE_SAMPLES, Example, drawable
-from braid.engine.importer.verification.given_samples import runs_on_samples
-from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
+from braid.engine.importer.verification.example_inputs import Example, Trials, find_example
+from braid.engine.importer.verification.given_samples import sampled_example
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
+from braid.engine.importer.verification.verify import OTHER_SCALES, Subject
 from braid.engine.ops.dtypes import is_strings, spec_of
-from braid.engine.ops.whole import named_axes
-
-_MOST_TRIALS = 100
+from braid.engine.ops.whole import named_axes, output_specs
+from braid.engine.passes.specialise import specialise
 
 Extents = Mapping[str, int]
 
@@ -55,22 +59,11 @@ class Probe:
 
     def run(self, given: Mapping[str, tuple[int, ...]]) -> FoundAxes:
         """Raises ``ModelImportError`` if the model runs at no shapes, or not on the samples."""
+        bare = OpGraph("model", self.inputs, {}, {}, ())  # whose operators take no memory
+        trials = Trials(bare, {}, self.reference, 0)
         if self.samples:
-            return self._around(runs_on_samples(self.inputs, self.reference, given, self.samples))
-        bare = OpGraph("model", self.inputs, {}, {}, ())
-        failure = "nothing was tried"
-        for count, specs in enumerate(shape_candidates(bare, given)):
-            example = drawable(self.reference, specs, {})
-            if isinstance(example, Example):
-                return self._around(example)
-            failure = example if count == 0 else failure
-            if count >= _MOST_TRIALS:
-                break
-        options = wanted_shapes(self.inputs)
-        give = f"; register it with shapes that it takes: {options}" if options else ""
-        raise ModelImportError(
-            f"it does not run at any shapes tried{give}; {GIVE_SAMPLES} ({failure})"
-        )
+            return self._around(sampled_example(trials, given, self.samples))
+        return self._around(find_example(trials, given))
 
     def _around(self, example: Example) -> FoundAxes:
         """Specs from runs that change the content, then one open extent at a time.
@@ -78,7 +71,7 @@ class Probe:
         Inputs without names for an axis (tokens and their mask) may take another extent of it
         together only; it gets one name then.
         """
-        base = self._extents(example)
+        base = example.extents(self.inputs)
         runs = self._on_other_content(example)
         seen = [(base, _shared(runs))]
 
@@ -142,14 +135,6 @@ class Probe:
         groups = [[symbol for symbol in symbols if symbol in dims] for dims in at_axis]
         return [group for group in groups if len(group) > 1]
 
-    def _extents(self, example: Example) -> dict[str, int]:
-        return {
-            dim: int(extent)
-            for name, spec in self.inputs.items()
-            for dim, extent in zip(spec.shape, example.specs[name].shape, strict=True)
-            if isinstance(dim, str)
-        }
-
     def _on_other_content(self, example: Example) -> list[dict[str, TensorType]]:
         """Specs for several seeds, many zeros, zeros only; ``ReferenceFailed`` by the first.
 
@@ -210,3 +195,46 @@ def _fits(dim: Dim | None, found: Iterable[tuple[Extents, Dim | None]]) -> bool:
 def _as_name(dim: Dim | None, taken: Container[str]) -> str | None:
     """The file's name of an extent, unless it stands for another one here."""
     return dim if isinstance(dim, str) and dim != BATCH and dim not in taken else None
+
+
+def with_output_specs(subject: Subject, batch: BatchAxes | None) -> OpGraph:
+    """The verified template with a symbolic spec for each output; ``batch``: None without one."""
+    template = subject.template
+    extents = subject.extents
+    runs = [(extents, _output_shapes(subject, extents))]
+    for symbol in extents:
+        for scale in OTHER_SCALES:
+            scaled = {**extents, symbol: extents[symbol] * scale}
+            with suppress(InvalidRequest):  # it does not run there
+                runs.append((scaled, _output_shapes(subject, scaled)))
+                break
+    specs = {}
+    for name, value in template.outputs.items():
+        first = runs[0][1][name]
+        axis = batch.outputs.get(name) if batch else None
+        shape: list[Dim] = [
+            BATCH
+            if at == axis
+            else _extent(
+                [(extents, shapes[name].shape[at]) for extents, shapes in runs], f"{name}_{at}"
+            )
+            for at in range(len(first.shape))
+        ]
+        specs[value] = TensorType(first.dtype, tuple(shape))
+    return replace(template, specs={**template.specs, **specs})
+
+
+def _output_shapes(subject: Subject, extents: Mapping[str, int]) -> dict[str, TensorType]:
+    """Specs at batch 1, with names where content decides; ``InvalidRequest`` if it does not run."""
+    inputs = subject.inputs_at(extents)
+    graph, _ = specialise(subject.template, subject.weights, inputs, subject.example.static_values)
+    return output_specs(graph)
+
+
+def _extent(runs: list[tuple[Mapping[str, int], Dim]], name: str) -> Dim:
+    """One extent over all runs: (open extents of the run, extent of the output)."""
+    symbols, first = runs[0]
+    if isinstance(first, str):
+        return first
+    wanted: list[Dim] = [first, *symbols] if len(runs) > 1 or not symbols else []
+    return next((dim for dim in wanted if _fits(dim, runs)), name)

@@ -14,11 +14,16 @@ from torch import Tensor
 from torch.export.graph_signature import InputKind
 
 from braid.engine.importer.sandbox.run_limit import trial
-from braid.engine.importer.verification.reference import NO_WORDS, ReferenceFailed, Words
+from braid.engine.importer.verification.reference import (
+    NO_WORDS,
+    ReferenceFailed,
+    ReferenceModel,
+    Words,
+)
 from braid.engine.runtime.memory import raise_out_of_memory
 
 
-class EagerReference:
+class EagerReference(ReferenceModel):
     """Exported program run operator by operator."""
 
     words: Words = NO_WORDS
@@ -46,10 +51,6 @@ class EagerReference:
             .clone()
             for name, tensor in zip(self._outputs, computed, strict=True)
         }
-
-    def reordered(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Refuse: torch has no second way to compute the same."""
-        raise ReferenceFailed("it computes in one way only")
 
     def _arguments(self, inputs: Mapping[str, Tensor]) -> Iterator[object]:
         """Values of the placeholders of the graph, in its order; what a caller gives is copied."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import onnx
@@ -20,14 +20,8 @@ from torch import Tensor
 
 from braid.core.errors import ModelImportError
 from braid.engine.importer.sandbox.run_limit import trial
-from braid.engine.ops.dtypes import (
-    array_of,
-    is_strings,
-    strings_array,
-    strings_tensor,
-    tensor_of,
-)
 from braid.engine.ops.session_run import new_session, run_session
+from braid.engine.ops.whole import as_array, as_tensor
 from braid.engine.runtime.instructions import has_integer_instructions
 
 THREADS = 1
@@ -53,10 +47,10 @@ class ReferenceModel(Protocol):
 
     def reordered(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The same outputs with other rounding; ``ReferenceFailed`` if there is no other way."""
-        ...
+        raise ReferenceFailed("it computes in one way only")
 
 
-class _OnnxRuntime:
+class _OnnxRuntime(ReferenceModel):
     @trial()
     def __init__(self, upload: Path, words: Words, *, on_integers: bool) -> None:
         self.words = words
@@ -81,7 +75,7 @@ class _OnnxRuntime:
         self, session: onnxruntime.InferenceSession, inputs: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         try:
-            feeds = {name: _as_array(tensor) for name, tensor in inputs.items()}
+            feeds = {name: as_array(tensor) for name, tensor in inputs.items()}
             results = run_session(session, self._outputs, feeds)
         except Exception as error:  # its exceptions share no base but this
             raise _failed(error) from error
@@ -100,7 +94,7 @@ def _session(upload: Path, level: object) -> onnxruntime.InferenceSession:
     return new_session(upload, options)
 
 
-class _OnnxReference:
+class _OnnxReference(ReferenceModel):
     def __init__(self, upload: Path, words: Words) -> None:
         self.words = words
         from onnx.reference import ReferenceEvaluator  # 8 MiB: its table of all operator sets
@@ -111,14 +105,11 @@ class _OnnxReference:
     @trial()
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         try:
-            feeds = {name: _as_array(tensor) for name, tensor in inputs.items()}
+            feeds = {name: as_array(tensor) for name, tensor in inputs.items()}
             results = self._evaluator.run(None, feeds)
         except Exception as error:  # whatever its Python kernels raise
             raise _failed(error) from error
         return _as_tensors(self._evaluator.output_names, list(results))
-
-    def reordered(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        raise ReferenceFailed("it computes in one way only")
 
 
 def open_reference(
@@ -155,22 +146,13 @@ def _failed(error: Exception) -> ReferenceFailed:
     return ReferenceFailed((first or type(error).__name__)[:500])
 
 
-def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    return strings_array(tensor) if is_strings(tensor) else array_of(tensor)
-
-
 def _as_tensors(names: Sequence[str], results: Sequence[object]) -> dict[str, Tensor]:
     tensors = {}
     for name, result in zip(names, results, strict=True):
-        if isinstance(result, np.generic):
-            result = np.asarray(result)
-        if not isinstance(result, np.ndarray):
+        if not isinstance(result, np.ndarray | np.generic):
             raise ReferenceFailed(f"output {name!r} is a {type(result).__name__}, not a tensor")
-        if result.dtype.kind in "OU":
-            tensors[name] = strings_tensor(result)
-            continue
         try:
-            tensors[name] = tensor_of(np.array(result, order="C"))
+            tensors[name] = as_tensor(result)
         except TypeError as error:
             raise ReferenceFailed(f"output {name!r}: {error}") from error
     return tensors

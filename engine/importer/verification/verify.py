@@ -24,7 +24,7 @@ from torch import Tensor
 from braid.core.errors import BraidError, InvalidRequest, ModelImportError
 from braid.core.graph import Operator, OpGraph
 from braid.core.precision import allowed_in
-from braid.core.tensor import TensorType
+from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.host.report import BatchAxes
 from braid.engine.importer.sandbox.run_limit import trial
 from braid.engine.importer.verification.example_inputs import (
@@ -122,6 +122,8 @@ _ROUNDING_MARGIN = 16.0  # the two roundings measured are not the worst
 _MOST_TOLERANCE = 1e-2
 _MOST_SEEDS = 6
 
+OTHER_SCALES = (2, 3)  # other extents to look at a model at, as multiples of the example's
+
 
 @dataclass(frozen=True, slots=True)
 class Checked:
@@ -156,6 +158,17 @@ class Subject:
         )
         check_memory(graph, self.memory_bytes)
         return graph, constants
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Extents of the example for each symbol of the inputs but the batch."""
+        extents = self.example.extents(self.template.inputs)
+        return {symbol: extent for symbol, extent in extents.items() if symbol != BATCH}
+
+    def inputs_at(self, extents: Mapping[str, int]) -> dict[str, TensorType]:
+        """Specs of the inputs of one row at these extents."""
+        inputs = self.template.inputs
+        return {name: spec.bind({BATCH: 1, **extents}) for name, spec in inputs.items()}
 
     @property
     def weights_tolerance(self) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from braid.engine.onnx.builder import Builder, UnsupportedUse
-from braid.engine.onnx.lowering_table import Maybe, lowers, lowers_to
+from braid.engine.onnx.lowering_table import Maybe, computed_since, lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name, to_tensor
 from braid.engine.ops.dtypes import DTYPE_NAMES
@@ -118,23 +118,15 @@ def gather(node: OnnxNode, to: Builder) -> None:
     to.emit("braid.gather", [x, indices], node.output, axis=axis, wrap=wrap)
 
 
-def _axes(node: OnnxNode, operand_from: int) -> tuple[dict[str, str], dict[str, Any]]:
-    """Axes as an attribute before ``operand_from``, as operand 1 since: (host, attributes)."""
-    if node.version < operand_from:
-        axes = node.integers("axes")
-        return {}, {} if axes is None else {"axes": axes}
-    return {"axes": node.maybe(1)}, {}
-
-
 @lowers("Squeeze", 1, 25, "axes may be computed")
 def squeeze(node: OnnxNode, to: Builder) -> None:
-    host, attributes = _axes(node, 13)
+    host, attributes = computed_since(node, 13, Maybe(1), axes=("axes", []))
     to.emit("braid.squeeze", [node.operand(0)], node.output, host=host, **attributes)
 
 
 @lowers("Unsqueeze", 1, 25, "axes may be computed")
 def unsqueeze(node: OnnxNode, to: Builder) -> None:
-    host, attributes = _axes(node, 13)
+    host, attributes = computed_since(node, 13, Maybe(1), axes=("axes", []))
     if not (attributes or host.get("axes")):
         raise UnsupportedUse("axes are missing")
     to.emit("braid.unsqueeze", [node.operand(0)], node.output, host=host, **attributes)
@@ -142,14 +134,9 @@ def unsqueeze(node: OnnxNode, to: Builder) -> None:
 
 @lowers("Split", 2, 18, "sizes may be computed")
 def split(node: OnnxNode, to: Builder) -> None:
-    host: dict[str, str] = {}
-    parts = len(node.outputs)
-    attributes: dict[str, Any] = {"axis": node.integer("axis", 0), "parts": parts}
-    node.require("num_outputs", parts)
-    if node.version < 13:
-        attributes["sizes"] = node.integers("split")
-    elif node.maybe(1):
-        host["sizes"] = node.operand(1)
+    host, attributes = computed_since(node, 13, Maybe(1), sizes=("split", []))
+    attributes |= {"axis": node.integer("axis", 0), "parts": len(node.outputs)}
+    node.require("num_outputs", len(node.outputs))
     to.emit("braid.split", [node.operand(0)], node.outputs, host=host, **attributes)
 
 

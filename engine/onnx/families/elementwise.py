@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from braid.engine.onnx.builder import Builder, UnsupportedUse, emit_sum
+from braid.engine.onnx.builder import Builder, UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name
@@ -44,6 +44,7 @@ lowers_to(
 )
 
 for _kind, _name, _first, _last in (
+    ("aten.add", "Add", 7, 14),
     ("aten.bitwise_and", "BitwiseAnd", 18, 18),
     ("aten.bitwise_or", "BitwiseOr", 18, 18),
     ("aten.bitwise_xor", "BitwiseXor", 18, 18),
@@ -109,11 +110,6 @@ def fold(kind: str, node: OnnxNode, to: Builder, output: str) -> str:
 def mean(node: OnnxNode, to: Builder) -> None:
     total = fold("aten.add", node, to, "")
     to.emit("braid.affine", [total], node.output, scale=1 / node.operands, shift=0.0)
-
-
-@lowers("Add", 7, 14, "a constant vector added to a matrix product becomes its bias")
-def add(node: OnnxNode, to: Builder) -> None:
-    emit_sum(to, node.operand(0), node.operand(1), node.outputs[0])
 
 
 @lowers("Pow", 7, 15)

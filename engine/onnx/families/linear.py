@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
-from braid.engine.onnx.builder import (
-    Builder,
-    UnsupportedUse,
-    emit_convolution,
-    emit_matmul,
-    transposed,
-)
+from braid.engine.onnx.builder import Builder, UnsupportedUse, emit_matmul, transposed
 from braid.engine.onnx.lowering_table import lowers
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.ops.families.linear import ConvolutionWindow, halves, is_far
@@ -59,12 +53,14 @@ def einsum(node: OnnxNode, to: Builder) -> None:
     to.emit("aten.einsum", node.all_operands(), node.output, equation=equation)
 
 
+_KIND = "aten.convolution"
+
 Pairs = list[tuple[int, int]]  # padding before and after each spatial axis
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
-def spatial_rank(node: OnnxNode, to: Builder, weight: str) -> int:
+def _spatial_rank(node: OnnxNode, to: Builder, weight: str) -> int:
     """Number of spatial axes as far as the node or its weight tells; 0 if they do not."""
     for attribute in ("kernel_shape", "strides", "dilations", "pads", "output_shape"):
         values = node.integers(attribute)
@@ -94,8 +90,14 @@ def _pad_spatial(to: Builder, x: str, pads: Pairs, outputs: Sequence[str] = ("",
     )
 
 
-def _window(node: OnnxNode, rank: int, transposed: bool) -> ConvolutionWindow:
-    return ConvolutionWindow(
+def convolution_window(
+    node: OnnxNode, to: Builder, weight: str, *, transposed: bool = False
+) -> tuple[ConvolutionWindow, Pairs, str]:
+    """The window without padding, the padding (zeros if that is automatic), and ``auto_pad``."""
+    rank = _spatial_rank(node, to, weight)
+    auto_pad = node.choice("auto_pad", "NOTSET", AUTO_PADS)
+    pads = split_pads(node.integers("pads") or [0] * 2 * rank)
+    window = ConvolutionWindow(
         stride=node.integers("strides") or [1] * rank,
         padding=[0] * rank,
         dilation=node.integers("dilations") or [1] * rank,
@@ -103,6 +105,7 @@ def _window(node: OnnxNode, rank: int, transposed: bool) -> ConvolutionWindow:
         output_padding=(transposed and node.integers("output_padding")) or [0] * rank,
         groups=node.integer("group", 1),
     )
+    return window, pads if auto_pad == "NOTSET" else [(0, 0)] * rank, auto_pad
 
 
 @lowers("Conv", 1, 22, "any number of axes; uneven padding becomes an operator of its own")
@@ -116,23 +119,18 @@ def lower_convolution(
 ) -> str:
     """Convolution with the attributes of a node; ``operands``: x, weight, bias or ""."""
     x, weight, bias = operands
-    rank = spatial_rank(node, to, weight)
-    window = _window(node, rank, transposed=False)
-    pads = split_pads(node.integers("pads") or [0] * 2 * rank)
-    auto_pad = node.choice("auto_pad", "NOTSET", AUTO_PADS)
+    window, pads, auto_pad = convolution_window(node, to, weight)
     kernel = _kernel(node, to, weight)
-    if auto_pad == "VALID":
-        pads = [(0, 0)] * rank
-    elif auto_pad != "NOTSET":
+    if auto_pad.startswith("SAME"):
         if kernel is None:
             raise UnsupportedUse(f"auto_pad={auto_pad} without a known kernel")
         x, pads = _same_padding(to, x, kernel, window, auto_pad == "SAME_UPPER")
     if is_far(pads):
         raise UnsupportedUse(f"pads={pads}")
     if any(before != after or before < 0 for before, after in pads):
-        x, pads = _pad_spatial(to, x, pads), [(0, 0)] * rank
+        x, pads = _pad_spatial(to, x, pads), [(0, 0)] * len(pads)
     window = replace(window, padding=[before for before, _ in pads])
-    return emit_convolution(to, [x, weight, bias], outputs, window)
+    return to.emit(_KIND, [x, weight, bias], outputs, **asdict(window))
 
 
 def _kernel(node: OnnxNode, to: Builder, weight: str) -> list[int] | None:
@@ -163,10 +161,7 @@ def _same_padding(
 def conv_transpose(node: OnnxNode, to: Builder) -> None:
     """Transposed convolution; uneven padding crops the result."""
     operands = [node.operand(0), node.operand(1), node.maybe(2)]
-    rank = spatial_rank(node, to, operands[1])
-    window = _window(node, rank, transposed=True)
-    auto_pad = node.choice("auto_pad", "NOTSET", AUTO_PADS)
-    pads = split_pads(node.integers("pads") or [0] * 2 * rank)
+    window, pads, auto_pad = convolution_window(node, to, operands[1], transposed=True)
     wanted = node.integers("output_shape")
     node.integers("kernel_shape")
     if wanted or auto_pad.startswith("SAME"):
@@ -174,7 +169,7 @@ def conv_transpose(node: OnnxNode, to: Builder) -> None:
             "braid.conv_transpose_to",
             operands,
             node.output,
-            output_shape=wanted[-rank:] if wanted else None,
+            output_shape=wanted[-len(pads) :] if wanted else None,
             stride=window.stride,
             dilation=window.dilation,
             output_padding=window.output_padding,
@@ -182,15 +177,12 @@ def conv_transpose(node: OnnxNode, to: Builder) -> None:
             upper=auto_pad == "SAME_UPPER",
         )
         return
-    if auto_pad == "VALID":
-        pads = [(0, 0)] * rank
     window = replace(window, padding=[min(pair) for pair in pads])
     crop = [
         (even - before, even - after)
         for (before, after), even in zip(pads, window.padding, strict=True)
     ]
-    if any(pair != (0, 0) for pair in crop):
-        y = emit_convolution(to, operands, ("",), window)
+    has_crop = any(pair != (0, 0) for pair in crop)
+    y = to.emit(_KIND, operands, ("",) if has_crop else node.output, **asdict(window))
+    if has_crop:
         _pad_spatial(to, y, crop, node.output)
-    else:
-        emit_convolution(to, operands, node.output, window)

@@ -11,10 +11,11 @@ So they run as the same network written with QuantizeLinear and DequantizeLinear
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from braid.engine.onnx.builder import Builder, UnsupportedUse, emit_matmul, transposed
-from braid.engine.onnx.families.linear import AUTO_PADS, lower_convolution, spatial_rank, split_pads
+from braid.engine.onnx.families.linear import convolution_window, lower_convolution
 from braid.engine.onnx.families.signals import pooling_window
 from braid.engine.onnx.lowering_table import Maybe, contributed, given, lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
@@ -48,27 +49,15 @@ def quantize_linear(node: OnnxNode, to: Builder) -> None:
 lowers_to("braid.matmul_integer", "MatMulInteger", 10, 10, operands=(0, 1, Maybe(2), Maybe(3)))
 
 
-def _window(node: OnnxNode, to: Builder, weight: str) -> dict[str, Any]:
-    if node.choice("auto_pad", "NOTSET", AUTO_PADS) not in ("NOTSET", "VALID"):
-        raise UnsupportedUse("auto_pad")
-    rank = spatial_rank(node, to, weight)
-    pads = split_pads(node.integers("pads") or [0] * 2 * rank)
-    if any(before != after for before, after in pads):
-        raise UnsupportedUse("uneven padding")
-    node.integers("kernel_shape")
-    return {
-        "stride": node.integers("strides") or [1] * rank,
-        "padding": [before for before, _ in pads],
-        "dilation": node.integers("dilations") or [1] * rank,
-        "groups": node.integer("group", 1),
-    }
-
-
 @lowers("ConvInteger", 10, 10, "even padding")
 def conv_integer(node: OnnxNode, to: Builder) -> None:
     operands = [node.operand(0), node.operand(1), node.maybe(2), node.maybe(3)]
-    window = _window(node, to, operands[1])
-    to.emit("braid.convolution_integer", operands, node.output, **window)
+    window, pads, auto_pad = convolution_window(node, to, operands[1])
+    node.integers("kernel_shape")
+    if auto_pad.startswith("SAME") or any(before != after for before, after in pads):
+        raise UnsupportedUse("auto_pad, or uneven padding")
+    window = replace(window, padding=[before for before, _ in pads])
+    to.emit("braid.convolution_integer", operands, node.output, **asdict(window))
 
 
 contributed("DequantizeLinear")(dequantize_linear)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from braid.engine.onnx.builder import Builder, UnsupportedUse
-from braid.engine.onnx.lowering_table import lowers, lowers_to
+from braid.engine.onnx.lowering_table import Maybe, computed_since, lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 
 # Name, last form, the form from which the axes are an operand, kind.
@@ -26,23 +24,11 @@ _REDUCTIONS = (
 def _enter_reduction(op_type: str, last: int, operand_from: int, kind: str) -> None:
     @lowers(op_type, 1, last, "axes may be computed")
     def reduction(node: OnnxNode, to: Builder) -> None:
+        host, attributes = computed_since(node, operand_from, Maybe(1), dims=("axes", []))
+        if host and node.flag("noop_with_empty_axes"):
+            attributes = {"noop": True} if host["dims"] else {"noop": True, "dims": []}
         keepdim = node.flag("keepdims", True)
-        if node.version < operand_from:
-            dims = node.integers("axes")
-            to.emit(kind, [node.operand(0)], node.output, dims=dims, keepdim=keepdim)
-            return
-        axes, noop = node.maybe(1), node.flag("noop_with_empty_axes")
-        attributes: dict[str, Any] = {"dims": [] if noop else None} if not axes else {}
-        if noop:
-            attributes["noop"] = True
-        to.emit(
-            kind,
-            [node.operand(0)],
-            node.output,
-            host={"dims": axes},
-            keepdim=keepdim,
-            **attributes,
-        )
+        to.emit(kind, [node.operand(0)], node.output, host, keepdim=keepdim, **attributes)
 
 
 for _entry in _REDUCTIONS:
@@ -68,12 +54,7 @@ for _name, _first, _last in (("CumSum", 11, 14), ("CumProd", 26, 26)):
 
 @lowers("TopK", 1, 24, "equal values come in order of position")
 def topk(node: OnnxNode, to: Builder) -> None:
-    host: dict[str, str] = {}
-    attributes: dict[str, int] = {}
-    if node.version < 10:
-        attributes["k"] = node.integer("k")
-    else:
-        host["k"] = node.operand(1)
+    host, attributes = computed_since(node, 10, 1, k=("k", int))
     if len(node.outputs) > 2:
         raise UnsupportedUse("more than two outputs")
     node.without_effect("sorted")  # a sorted answer is a legal unsorted one

@@ -6,7 +6,7 @@ from typing import Any
 
 from braid.engine.onnx.builder import Builder, UnsupportedUse
 from braid.engine.onnx.families.linear import AUTO_PADS, split_pads
-from braid.engine.onnx.lowering_table import Maybe, lowers, lowers_to
+from braid.engine.onnx.lowering_table import Maybe, computed_since, lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.ops.families.linear import is_far
 
@@ -163,11 +163,7 @@ def col2im(node: OnnxNode, to: Builder) -> None:
 
 @lowers("DFT", 17, 20, "length and axis may be computed")
 def dft(node: OnnxNode, to: Builder) -> None:
-    flags = {"inverse": node.flag("inverse"), "onesided": node.flag("onesided")}
-    host = {"length": node.maybe(1)}
-    if node.version < 20:
-        axis = node.integer("axis", 1)
-        to.emit("braid.dft", [node.operand(0)], node.output, host=host, axis=axis, **flags)
-        return
-    host["axis"] = node.maybe(2)
-    to.emit("braid.dft", [node.operand(0)], node.output, host=host, **flags)
+    host, attributes = computed_since(node, 20, Maybe(2), axis=("axis", 1))
+    attributes |= {"inverse": node.flag("inverse"), "onesided": node.flag("onesided")}
+    host["length"] = node.maybe(1)
+    to.emit("braid.dft", [node.operand(0)], node.output, host, **attributes)

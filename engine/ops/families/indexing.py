@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, groupby, pairwise
 
 import torch
 from torch import Tensor
@@ -163,6 +162,5 @@ def nonzero(x: Tensor) -> Tensor:
 def compress(x: Tensor, condition: list[bool], axis: int | None = None) -> Tensor:
     """Pick slices along ``axis`` (of the flattened x without one) where ``condition`` holds."""
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
-    ends = [0, *accumulate(len(list(run)) for _, run in groupby(condition[: x.shape[axis]]))]
-    kept = [x.narrow(axis, start, end - start) for start, end in pairwise(ends) if condition[start]]
-    return torch.cat(kept, axis) if kept else x.narrow(axis, 0, 0)
+    places = [place for place, is_kept in enumerate(condition[: x.shape[axis]]) if is_kept]
+    return x.index_select(axis, torch.tensor(places, dtype=torch.int64, device=x.device))

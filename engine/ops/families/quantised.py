@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -80,27 +78,13 @@ def matmul_integer(
     return torch.matmul(_centred(a, a_zero, -2), _centred(b, b_zero, -1)).to(torch.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class _Quantised:
-    """Integers, the scale by which they are multiplied, and the integer that stands for zero."""
-
-    values: Tensor
-    scale: Tensor
-    zero: Tensor
-
-    def centred(self, axis: int) -> Tensor:
-        """Values less their zero points, in FP64; ``axis`` is that of several zero points."""
-        return _centred(self.values, self.zero, axis)
-
-
 @operator("braid.quantised_matmul")
 def quantised_matmul(*operands: Tensor) -> Tensor:
     """a, its scales and zero points by row; b's by column; scale and zero point of the result."""
-    a, b = _Quantised(*operands[:3]), _Quantised(*operands[3:6])
-    y_scale, y_zero = operands[6:]
-    product = torch.matmul(a.centred(-2), b.centred(-1))
-    product = product * _along(a.scale.double(), a.values, -2, 0)
-    product = product * _along(b.scale.double(), b.values, -1, 0)
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = operands
+    product = torch.matmul(_centred(a, a_zero, -2), _centred(b, b_zero, -1))
+    product = product * _along(a_scale.double(), a, -2, 0)
+    product = product * _along(b_scale.double(), b, -1, 0)
     y = torch.round(product / _along(y_scale.double(), product, -2, 0))
     return _shifted(y, y_zero, y_zero.dtype, product, -2)
 
@@ -117,20 +101,3 @@ def convolution_integer(
     """Convolution of centred integers, INT32; padding stands for the zero point."""
     y = convolution(_centred(x, x_zero, 1), _centred(weight, w_zero, 0), window=window)
     return y.to(torch.int32)
-
-
-@operator("braid.quantised_convolution", window=ConvolutionWindow)
-def quantised_convolution(*operands: Tensor | None, window: ConvolutionWindow) -> Tensor:
-    """Quantised convolution, quantised again.
-
-    ``operands``: x, its scale and zero point; the weight, its scales and zero points, one or one
-    an output channel; scale and zero point of the result; the bias, or None.
-    """
-    *given, bias = (*operands, None)[:9]
-    tensors = [tensor for tensor in given if tensor is not None]
-    x, weight = _Quantised(*tensors[:3]), _Quantised(*tensors[3:6])
-    y_scale, y_zero = tensors[6:]
-    wide = None if bias is None else bias.double()
-    y = convolution(x.centred(1), weight.centred(0), wide, window=window)
-    factor = x.scale.double() * weight.scale.double() / y_scale.double()
-    return _shifted(torch.round(y * _along(factor, y, 1, 0)), y_zero, y_zero.dtype, y, 1)

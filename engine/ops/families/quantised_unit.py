@@ -103,6 +103,12 @@ class QuantisedUnit:
         return Operator(name, KIND, flat(parts), tuple(outputs), {**layout, **self.attributes})
 
 
+def by_grid(kind: str, name: str, operands: Sequence[str], result: str, axis: int = 1) -> Operator:
+    """A quantisation or dequantisation; several scales lie along ``axis``."""
+    attributes: dict[str, Literal] = {"axis": axis, "block": 0, "dtype": None}
+    return Operator(name, kind, tuple(operands), (result,), attributes)
+
+
 def _steps(x: Tensor, literal: Literal) -> Tensor:
     for definition, attributes in epilogue_steps(literal):
         result = definition.bound(attributes)(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -225,25 +225,36 @@ def trilu(x: Tensor, upper: bool = True, k: int | list[int] = 0) -> Tensor:
     return torch.triu(x, diagonal) if upper else torch.tril(x, diagonal)
 
 
-@operator("braid.depth_to_space")
-def depth_to_space(x: Tensor, block: int, mode: str = "DCR") -> Tensor:
+Moved = tuple[Ints, Ints, Ints]
+"""Extents into which axes are parted, an order of them, and the extents of the result."""
+
+
+def depth_to_space(shape: Ints, block: int, mode: str = "DCR") -> Moved:
     """Move channels into positions: [n, c, h, w] to [n, c / block^2, h * block, w * block]."""
-    n, c, h, w = x.shape
-    depth = c // block**2
+    n, c, h, w = shape
+    depth, result = c // block**2, (n, c // block**2, h * block, w * block)
     if mode == "CRD":
-        return F.pixel_shuffle(x, block)
-    parts = x.reshape(n, block, block, depth, h, w).permute(0, 3, 4, 1, 5, 2)
-    return parts.reshape(n, depth, h * block, w * block)
+        return (n, depth, block, block, h, w), (0, 1, 4, 2, 5, 3), result
+    return (n, block, block, depth, h, w), (0, 3, 4, 1, 5, 2), result
 
 
-@operator("braid.space_to_depth")
-def space_to_depth(x: Tensor, block: int, mode: str = "DCR") -> Tensor:
+def space_to_depth(shape: Ints, block: int, mode: str = "DCR") -> Moved:
     """Move positions into channels: [n, c, h, w] to [n, c * block^2, h / block, w / block]."""
-    n, c, h, w = x.shape
-    if mode == "CRD":
-        return F.pixel_unshuffle(x, block)
-    parts = x.reshape(n, c, h // block, block, w // block, block).permute(0, 3, 5, 1, 2, 4)
-    return parts.reshape(n, c * block**2, h // block, w // block)
+    n, c, h, w = shape
+    order = (0, 1, 3, 5, 2, 4) if mode == "CRD" else (0, 3, 5, 1, 2, 4)
+    result = n, c * block**2, h // block, w // block
+    return (n, c, h // block, block, w // block, block), order, result
+
+
+def _enter_move(kind: str, move: Callable[..., Moved]) -> None:
+    @operator(kind)
+    def moved(x: Tensor, block: int, mode: str = "DCR") -> Tensor:
+        parts, order, result = move(x.shape, block, mode)
+        return x.reshape(tuple(parts)).permute(tuple(order)).reshape(tuple(result))
+
+
+_enter_move("braid.depth_to_space", depth_to_space)
+_enter_move("braid.space_to_depth", space_to_depth)
 
 
 def _steps(shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> Iterable[ValueRange]:

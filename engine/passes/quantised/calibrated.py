@@ -16,10 +16,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.graph import Operator, OpGraph
 from braid.core.quantisation import Quantisation, Shift
 from braid.core.tensor import TensorType
-from braid.engine.ops.families.quantised_unit import DEQUANTISE, QUANTISE
+from braid.engine.ops.families.quantised_unit import DEQUANTISE, QUANTISE, by_grid
 from braid.engine.passes.body import rebuilt, with_constants
 from braid.engine.passes.precision import DerivedConstants
 from braid.engine.passes.quantised.candidates import (
@@ -95,10 +95,10 @@ class _Inserting:
         spec = self._graph.spec(value)
         self._specs[integers] = TensorType("UINT8", spec.shape)
         self._specs[rounded] = spec
-        attributes: dict[str, Literal] = {"axis": 1, "block": 0, "dtype": None}
+        quantised = f"{value}/quantise"
         self._operators += [
-            Operator(f"{value}/quantise", QUANTISE, (value, scale, zero), (integers,), attributes),
-            Operator(rounded, DEQUANTISE, (integers, scale, zero), (rounded,), attributes),
+            by_grid(QUANTISE, quantised, (value, scale, zero), integers),
+            by_grid(DEQUANTISE, rounded, (integers, scale, zero), rounded),
         ]
         self._rounded[value] = rounded
 
@@ -126,10 +126,7 @@ class _Inserting:
             ("s8", name), source, lambda: rounded_weights(source, factors)
         )
         self._specs[rounded] = self._graph.spec(name)
-        attributes: dict[str, Literal] = {"axis": 0, "block": 0, "dtype": None}
-        self._operators.append(
-            Operator(rounded, DEQUANTISE, (integers, scales), (rounded,), attributes)
-        )
+        self._operators.append(by_grid(DEQUANTISE, rounded, (integers, scales), rounded, axis=0))
         return rounded
 
     def _bias(self, op: Operator) -> str:

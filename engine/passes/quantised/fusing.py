@@ -246,18 +246,11 @@ class _Fusing:
 
     def _largest(self, op: Operator) -> bool:
         """Maximum of windows: of the integers, on their own grid."""
-        to, (data,), (value,) = self._to, op.inputs, op.outputs
-        integers = to.integers[data]
-        if (
-            integers.value in to.constants
-            or len(to.spec(data).shape) != 4
-            or EPILOGUE in op.attributes
-        ):
+        to, (data,) = self._to, op.inputs
+        is_constant = to.integers[data].value in to.constants
+        if is_constant or len(to.spec(data).shape) != 4 or EPILOGUE in op.attributes:
             return False
-        spec = TensorType(to.spec(integers.value).dtype, to.spec(value).shape)
-        result = to.fresh(f"{value}/integers", spec)
-        to.operators.append(dataclasses.replace(op, inputs=(integers.value,), outputs=(result,)))
-        to.integers[value] = Integers(result, integers.grid)
+        self._moved(op)
         return True
 
     def _joined(self, op: Operator) -> bool:

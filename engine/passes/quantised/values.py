@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.families.quantised import dequantise
-from braid.engine.ops.families.quantised_unit import DEQUANTISE, Grid
-from braid.engine.passes.body import live, rebuilt, with_constants
+from braid.engine.ops.families.quantised_unit import DEQUANTISE, Grid, by_grid
+from braid.engine.passes.body import fresh, live, rebuilt, with_constants
 from braid.engine.passes.precision import DerivedConstants
 
 BYTES = frozenset({"UINT8", "INT8"})
@@ -55,11 +55,10 @@ class Rewrite:
         self._names[value] = other
 
     def fresh(self, wish: str, spec: TensorType) -> str:
-        while wish in self._taken:
-            wish += "~"
-        self._taken.add(wish)
-        self._specs[wish] = spec
-        return wish
+        name = fresh(wish, self._taken)
+        self._taken.add(name)
+        self._specs[name] = spec
+        return name
 
     def add_constant(self, wish: str, tensor: Tensor) -> str:
         name = self.fresh(wish, spec_of(tensor))
@@ -77,10 +76,9 @@ class Rewrite:
         if integers.value in self.constants:
             self._dequantise_constant(value, integers)
             return value
-        attributes: dict[str, Literal] = {"axis": integers.axis, "block": 0, "dtype": None}
         operands = integers.value, integers.grid.scale, integers.grid.zero
         name = self.fresh(f"{value}/dequantise", self.spec(value))
-        self.operators.append(Operator(name, DEQUANTISE, operands, (value,), attributes))
+        self.operators.append(by_grid(DEQUANTISE, name, operands, value, integers.axis))
         return value
 
     def _dequantise_constant(self, value: str, integers: Integers) -> None:

@@ -316,7 +316,7 @@ class RecordingDriver:
             raise CudaError("capturing stream has unjoined work", 904)
         self._leave_capture()
         self.captures.append(capture)
-        graph = Graph(10.0, capture)
+        graph = Graph(capture)
         self.live_graphs.add(graph)
         return graph
 
@@ -377,14 +377,7 @@ class RecordingDriver:
 
     def memory(self) -> MemoryUse:
         known = self.allocator
-        free = known.capacity_bytes - known.reserved_bytes
-        return MemoryUse(
-            known.allocated_bytes,
-            known.peak_bytes,
-            known.reserved_bytes,
-            free,
-            known.capacity_bytes,
-        )
+        return MemoryUse(known.allocated_bytes, known.peak_bytes, known.reserved_bytes)
 
     def reset_peak(self) -> None:
         self.allocator.peak_bytes = self.allocator.allocated_bytes

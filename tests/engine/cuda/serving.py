@@ -8,7 +8,7 @@ import torch
 
 from braid.engine.cuda.backend import CudaBackend
 from braid.engine.cuda.identity import GpuIdentity
-from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
+from braid.engine.cuda.stage_timer import CudaStageTimer
 from braid.engine.timing.samples import TimerOptions
 from tests.engine.cuda.graphs import RegistryKernels
 from tests.engine.cuda.recording import RecordingDriver
@@ -29,7 +29,7 @@ class ServedGpu(ServedWorker):
         super().__init__(self._backend, ARENA_BYTES)
 
     def _backend(self) -> CudaBackend:
-        timer = CudaStageTimer(self.driver, 1 << 20, TimerOptions(), SlopeOptions(pace_size=8))
+        timer = CudaStageTimer(self.driver, 1 << 20, TimerOptions(), pace_size=8)
         backend = CudaBackend(self.driver, GPU, lambda _: RegistryKernels(), timer, host_threads=1)
         backend.lock_pages(torch.frombuffer(self.arena, dtype=torch.uint8))
         return backend

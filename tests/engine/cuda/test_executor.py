@@ -111,15 +111,18 @@ def test_plans_share_a_pool_and_keep_their_outputs_apart() -> None:
     driver = RecordingDriver(3)
     executor = CudaExecutor(driver)
     plans = [random_plan(program, seed, barriers=seed % 2 == 0) for seed in range(4)]
-    prepared = [executor.prepare(program, plan) for plan in plans]
+    prepared = [executor.prepare(program, plan) for plan in plans[:-1]]
+    before = driver.memory().reserved
+    prepared.append(executor.prepare(program, plans[-1]))
+    grown = driver.memory().reserved - before
 
     flights = [executor.start(ready, x(run)) for run, ready in enumerate(prepared)]
-    outputs = [executor.finish(r, f) for r, f in zip(prepared, flights, strict=True)]
+    outputs = [flight.finish() for flight in flights]
 
     for run, ready in enumerate(prepared):
         check(outputs[run], ready, run)
     assert races(driver.operations) == [], "graphs of a pool never replay at the same time"
-    assert prepared[-1].cost.pool_bytes < prepared[-1].cost.peak_bytes
+    assert grown < prepared[-1].peak_bytes
 
 
 def test_activations_are_counted_without_workspaces_and_layouts_of_weights() -> None:
@@ -135,10 +138,10 @@ def test_activations_are_counted_without_workspaces_and_layouts_of_weights() -> 
 
     laden.before_launch = make_layout
 
-    costs = [CudaExecutor(driver).prepare(program, plan).cost for driver in (plain, laden)]
+    peaks = [CudaExecutor(driver).prepare(program, plan).peak_bytes for driver in (plain, laden)]
 
     assert len(plan.launches) > 1 < len(laden.streams)
-    assert costs[1].peak_bytes == costs[0].peak_bytes < len(layouts) << 12
+    assert peaks[1] == peaks[0] < len(layouts) << 12
 
 
 def test_two_runs_of_a_plan_may_be_under_way() -> None:
@@ -147,10 +150,10 @@ def test_two_runs_of_a_plan_may_be_under_way() -> None:
     first = executor.start(prepared, x(1))
     second = executor.start(prepared, x(2))
 
-    check(executor.finish(prepared, first), prepared, 1)
+    check(first.finish(), prepared, 1)
     third = executor.start(prepared, x(3))
-    check(executor.finish(prepared, second), prepared, 2)
-    check(executor.finish(prepared, third), prepared, 3)
+    check(second.finish(), prepared, 2)
+    check(third.finish(), prepared, 3)
     assert races(driver.operations) == []
 
 
@@ -167,9 +170,9 @@ def test_inputs_in_page_locked_memory_are_not_staged(barriers: bool) -> None:
         if run == 2:
             arena[run] = 0.0  # it was copied
         if run:  # two are under way
-            check(executor.finish(prepared, runs[run - 1]), prepared, run - 1)
+            check(runs[run - 1].finish(), prepared, run - 1)
             arena[run - 1] = 0.0
-    check(executor.finish(prepared, runs[2]), prepared, 2)
+    check(runs[2].finish(), prepared, 2)
     assert races(driver.operations) == []
 
 
@@ -202,8 +205,8 @@ def test_a_run_that_cannot_begin_does_not_hinder_those_that_can() -> None:
         executor.start(prepared, {})
 
     second = executor.start(prepared, x(2))
-    check(executor.finish(prepared, first), prepared, 1)
-    check(executor.finish(prepared, second), prepared, 2)
+    check(first.finish(), prepared, 1)
+    check(second.finish(), prepared, 2)
 
 
 def test_a_run_of_another_plan_uploads_beside_the_one_under_way() -> None:
@@ -218,8 +221,8 @@ def test_a_run_of_another_plan_uploads_beside_the_one_under_way() -> None:
     assert upload.kind == "copy"
     assert upload.stream.index == UPLOADS
     assert {o.kind for o in upload.after} <= {"synchronise"}, "it waits for nothing on the device"
-    check(executor.finish(prepared, first), prepared, 1)
-    check(executor.finish(other, second), prepared, 2)
+    check(first.finish(), prepared, 1)
+    check(second.finish(), prepared, 2)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +247,7 @@ def test_what_cannot_be_captured_runs_on_eager_streams_and_says_why(fault: Runti
     prepared = executor.prepare(program, random_plan(program, 7, barriers=False))
 
     assert prepared.eager_because in str(fault)
-    assert prepared.cost.peak_bytes == 0
+    assert prepared.peak_bytes == 0
     for run in range(3):
         check(executor.run(prepared, x(run)), prepared, run)
     assert races(driver.operations) == []

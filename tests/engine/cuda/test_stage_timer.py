@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from braid.core.measurement import StageLatency
-from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
+from braid.engine.cuda.stage_timer import CudaStageTimer
 from braid.engine.device import AskedStage
 from braid.engine.program.kernel import Run
 from braid.engine.program.program import Program
@@ -19,7 +19,7 @@ from tests.engine.cuda.recording import CudaError, RecordingDriver
 from tests.engine.cuda.test_release import chainable
 from tests.engine.timing.running import finish
 
-SLOPES = SlopeOptions(pace_size=4)
+PACE_SIZE = 4
 
 #   x ──> 0 (20 us) ──> 2 (5 us)      0 and 1 are independent
 #   └───> 1 (30 us)
@@ -41,7 +41,7 @@ def device(program: Program = UNITS, scale: float = 1.0) -> RecordingDriver:
 
 
 def timer_on(driver: RecordingDriver) -> CudaStageTimer:
-    return CudaStageTimer(driver, 1 << 20, TimerOptions(), SLOPES)
+    return CudaStageTimer(driver, 1 << 20, TimerOptions(), PACE_SIZE)
 
 
 def measure(timer: CudaStageTimer, *groups: list[int]) -> tuple[StageLatency, int]:

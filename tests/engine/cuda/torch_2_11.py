@@ -283,7 +283,7 @@ class Torch211:
             "graph_pool_handle": lambda: (0, next(self._names)),
             "CUDAGraph": lambda: FakeGraph(self),
             "memory_stats_as_nested_dict": lambda _: {},
-            "mem_get_info": lambda _: (139 << 30, 140 << 30),
+            "mem_get_info": lambda *_: (139 << 30, 140 << 30),
             "reset_peak_memory_stats": lambda _: None,
             "empty_cache": self.memory.empty_cache,
             "_sleep": lambda _: None,

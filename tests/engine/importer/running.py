@@ -23,7 +23,7 @@ from braid.engine.importer.sandbox.pipeline import Study, import_upload, study_b
 from braid.engine.importer.upload.batch_axis import without_batch_symbol
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.importer.upload.whole_model import as_one_unit
-from braid.engine.importer.verification.example_inputs import find_example
+from braid.engine.importer.verification.example_inputs import Trials, find_example
 from braid.engine.importer.verification.reference import ReferenceModel, open_reference
 from braid.engine.importer.verification.verify import Subject
 from braid.engine.onnx.lowering import lower
@@ -125,7 +125,7 @@ def studied(
     else:
         template, weights = run_passes(*lower(prepare(made)))
     plain = without_batch_symbol(template)
-    example = find_example(plain, weights, oracle, MEMORY, {})
+    example = find_example(Trials(plain, weights, oracle, MEMORY), {})
     subject = Subject(plain, weights, example, MEMORY, batchable=batchable)
     return study_batch(subject, reference or oracle)
 

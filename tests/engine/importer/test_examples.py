@@ -11,7 +11,12 @@ import torch
 from braid.core.errors import InvalidRequest, ModelImportError
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import Dim, TensorType
-from braid.engine.importer.verification.example_inputs import Example, check_memory, find_example
+from braid.engine.importer.verification.example_inputs import (
+    Example,
+    Trials,
+    check_memory,
+    find_example,
+)
 from braid.engine.importer.verification.likely_shapes import shape_candidates
 from braid.engine.importer.verification.reference import NO_WORDS, ReferenceFailed, Words
 
@@ -93,7 +98,7 @@ class Picky:
 
 
 def test_shapes_and_ranges_are_tried_until_the_reference_runs() -> None:
-    found = find_example(template("INT64", x=["n", "s"]), {}, Picky(), 1 << 20, {})
+    found = find_example(Trials(template("INT64", x=["n", "s"]), {}, Picky(), 1 << 20), {})
 
     assert found.specs["x"].shape == (1, 512)
     assert found.integers == ({"x": 2},)
@@ -122,7 +127,7 @@ def test_extents_that_operators_state_take_no_turn_from_likely_ones() -> None:
 
 def test_the_reasons_are_given_when_nothing_runs() -> None:
     with pytest.raises(ModelImportError, match=r"--input-shape x=1,7,T.*not 512"):
-        find_example(template("INT64", x=["n", 7, "t"]), {}, Picky(), 1 << 20, {})
+        find_example(Trials(template("INT64", x=["n", 7, "t"]), {}, Picky(), 1 << 20), {})
 
 
 def test_drawing_is_repeatable_and_replaces_the_batch() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from braid.engine.importer.verification.output_shapes import with_output_specs
+from braid.engine.importer.verification.probe import with_output_specs
 from tests.engine.importer.running import studied
 from tests.models.graphs import from_x
 

@@ -14,7 +14,7 @@ from onnx import helper
 from onnxruntime.quantization import quantize_dynamic
 
 from braid.core.errors import UnsupportedOperators
-from braid.engine.importer.verification.example_inputs import find_example
+from braid.engine.importer.verification.example_inputs import Trials, find_example
 from braid.engine.importer.verification.reference import open_reference
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
@@ -282,7 +282,7 @@ def test_each_input_gets_the_largest_range_that_the_model_takes(
     (tmp_path / "upload").write_bytes(made.SerializeToString())
     template, weights = run_passes(*lower(made))
 
-    found = find_example(template, weights, open_reference(tmp_path / "upload"), MEMORY, {})
+    found = find_example(Trials(template, weights, open_reference(tmp_path / "upload"), MEMORY), {})
 
     assert list(found.integers) == ranges
     drawn = found.draw(3, 0)

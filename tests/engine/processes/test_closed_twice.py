@@ -14,28 +14,28 @@ from tests.closed_twice import ClosedTwice
 
 PROGRAM = """
 import asyncio, sys, uvloop
-from braid.engine.importer.host.launch import ImporterProcess
+from braid.engine.importer.host.launch import importer_process
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.worker_process import WorkerProcess
 
 async def importer():
-    await (await ImporterProcess.start()).end()
+    async with importer_process():
+        pass
 
 async def killed_importer():
-    process = await ImporterProcess.start()
-    process.child.kill()
-    assert await process.reports.read() == b""
-    await process.end()
+    async with importer_process() as (child, link):
+        child.kill()
+        assert await link.reader.read() == b""
 
 async def cancelled_importer():
     for turns in range(12):
-        starting = asyncio.ensure_future(ImporterProcess.start())
+        starting = asyncio.ensure_future(importer())
         for _ in range(turns):
             await asyncio.sleep(0)
         starting.cancel()
         try:
-            await (await starting).end()
+            await starting
         except asyncio.CancelledError:
             pass
 

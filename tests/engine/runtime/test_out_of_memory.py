@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from braid.engine.importer.upload.uploaded_model import open_upload
-from braid.engine.importer.verification.example_inputs import find_example
+from braid.engine.importer.verification.example_inputs import Trials, find_example
 from braid.engine.onednn.functions import Functions
 from braid.engine.onednn.library import OneDnn
 from braid.engine.onnx import prepare
@@ -57,7 +57,7 @@ def test_an_operator_that_meets_it_is_not_called_unable(
     reference = source.reference()
     monkeypatch.setattr(evaluation, "call", _failing(lack))
     with pytest.raises(MemoryError):
-        find_example(template, weights, reference, 1 << 30, {})
+        find_example(Trials(template, weights, reference, 1 << 30), {})
 
 
 @pytest.mark.parametrize("lack", LACKS)

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from braid.engine.cuda.kernels.fused import Window
+from braid.engine.cuda.kernels.library_units import FusedOps, Window
 
 
-class DecomposedOps:
+class DecomposedOps(FusedOps):
     """``FusedOps`` by torch's common operators; remembers what was called."""
 
     def __init__(self) -> None:

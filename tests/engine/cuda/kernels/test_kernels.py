@@ -10,7 +10,7 @@ from torch import Tensor
 
 from braid.core.graph import Literal, OpGraph
 from braid.engine.cuda.kernels.candidates import CudaKernels, offered_precisions, pin_fp32
-from braid.engine.cuda.kernels.fused import Window
+from braid.engine.cuda.kernels.library_units import Window
 from braid.engine.ops.kinds import call
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import Kernel, PackedWeights, kernel_signature

@@ -15,7 +15,7 @@ from benchmarks.networks.registry import NETWORKS
 from braid.core.graph import OpGraph
 from braid.core.precision import PRECISIONS, TOLERANCES
 from braid.engine.cuda.kernels.candidates import CudaKernels
-from braid.engine.cuda.kernels.fused import FusedOps
+from braid.engine.cuda.kernels.library_units import FusedOps
 from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.specialise import interpret
