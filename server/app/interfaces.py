@@ -85,8 +85,9 @@ class Interfaces:
         settings, models, memory = parts.settings, parts.models, parts.memory
         self._sampling = Sampling()
         self._turns = Turns()
+        services = models.runner.services
         self._nodes = NodeList(
-            *(parts.store, settings, lambda: models.runner.device_keys, lambda: self.grpc_port),
+            *(parts.store, settings, lambda: services.device_keys, lambda: self.grpc_port),
             parts.devices.allowance,
         )
         self._regions = SharedRegions(
