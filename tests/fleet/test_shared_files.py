@@ -230,6 +230,7 @@ async def stream(folder, url):
                 file.write(bytes([number % 251]) * (1 << 20))
         import hashlib
         from braid.server.store.records import ReceivedUpload
+        from braid.server.store.shared_files import UPLOAD
         with part.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
