@@ -83,7 +83,7 @@ MakeMeasuringHost = Callable[[WorkerLink, Arena, ArtefactOf], MeasuringHost]
 
 
 class ServingProcess(MeasuringHost):
-    """Worker that serves, which measures between requests."""
+    """Worker that serves, which measures between requests; its device loads and ends it."""
 
     is_measuring = False
 
@@ -93,14 +93,9 @@ class ServingProcess(MeasuringHost):
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         return await self._link.call(request, on_progress)
 
-    def wake(self) -> None:
-        """Do nothing: the worker is up."""
-
-    def unload(self, digest: str) -> None:
-        """Do nothing: the device unloads its models itself."""
-
-    async def close(self) -> None:
-        """Do nothing: the device ends its worker itself."""
+    def wake(self) -> None: ...
+    def unload(self, digest: str) -> None: ...
+    async def close(self) -> None: ...
 
 
 class MeasuringProcess(MeasuringHost):

@@ -106,10 +106,9 @@ def choose_plan(
     if precision != FP32 and contenders[0].remark:
         return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision))
     fit, speeds = fit_to_serve(contenders, measurements), speeds_of(measurements)
-    simple = plans.complexities
     if not choose:
         last = len(contenders) - 1  # sequential itself, if that is what the planner found
-        gains = last in fit and best_of(simple, speeds, sorted({0, last})) == last
+        gains = last in fit and best_of(plans.complexities, speeds, sorted({0, last})) == last
         reason = _refusal(contenders[last], gains=gains)
         is_better = precision != FP32 or (on_chosen_kernels and not contenders[0].remark)
         if reason and is_better:  # the sequential plan is right, and better than what serves
@@ -118,13 +117,21 @@ def choose_plan(
     if contenders[0].remark:
         within = [i for i in fit if (contenders[i].max_rel_error or 0.0) <= tolerance]
         fit = within or fit
-    chosen = best_of(simple, speeds, fit)
-    fallback = _best_own(plans, speeds, fit)
-    if chosen < len(plans.planned):
-        fallback = chosen
-    return PlanChoice(
-        contenders, chosen, fallback, others=others_of(plans, measurements, fit, chosen)
-    )
+    return choose_among(plans, contenders, measurements, fit)
+
+
+def choose_among(
+    plans: ComparedPlans,
+    contenders: tuple[Contender, ...],
+    measurements: Sequence[PlanMeasurement],
+    fit: Sequence[int],
+) -> PlanChoice:
+    """Choose the best of the contenders that are fit to serve."""
+    speeds = speeds_of(measurements)
+    chosen = best_of(plans.complexities, speeds, fit)
+    fallback = chosen if chosen < len(plans.planned) else _best_own(plans, speeds, fit)
+    others = others_of(plans, measurements, fit, chosen)
+    return PlanChoice(contenders, chosen, fallback, others=others)
 
 
 def fit_to_serve(

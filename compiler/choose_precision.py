@@ -17,15 +17,13 @@ from dataclasses import dataclass
 from braid.compiler.choose_plan import (
     ComparedPlans,
     PlanChoice,
-    best_of,
+    choose_among,
     contenders_of,
     fit_to_serve,
-    others_of,
     speeds_of,
 )
 from braid.core.margins import PRECISION_GAIN
 from braid.core.measurement import PlanMeasurement
-from braid.core.schedule import Contender
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +50,21 @@ def choose_precision(
         contenders_of(field, measurements[span.start : span.stop], limit, is_exact=not span.start)
         for field, span, limit in zip(fields, spans, tolerances, strict=True)
     ]
-    contenders: list[Contender] = [contender for part in parts for contender in part]
+    contenders = tuple(contender for part in parts for contender in part)
     refused = {index for span in spans[1:] if contenders[span.start].remark for index in span}
     fit = [index for index in fit_to_serve(contenders, measurements) if index not in refused] or [0]
     speeds = speeds_of(measurements)
-    simple = [complexity for field in fields for complexity in field.complexities]
-    rank, chosen = 0, -1
-    for at, span in enumerate(spans):
-        if own := [index for index in fit if index in span]:
-            best = best_of(simple, speeds, own)
-            if chosen < 0 or speeds[best] * (1.0 - PRECISION_GAIN) > speeds[chosen]:
-                rank, chosen = at, best
-    span, field = spans[rank], fields[rank]
-    own = [index for index in fit if index in span]
-    plans = own if chosen - span.start >= len(field.planned) else [chosen]
-    planned = zip(span, field.planned, strict=False)
-    single = {at for at, planned_ in planned if not planned_.plan.parts or at == chosen}
-    fallback = max(
-        (index for index in plans if index in single),
-        key=lambda index: speeds[index],
-        default=span.start,
-    )
-    in_span = [index - span.start for index in own]
-    beside = others_of(field, measurements[span.start : span.stop], in_span, chosen - span.start)
-    others = tuple(span.start + index for index in beside)
-    choice = PlanChoice(tuple(contenders), chosen, fallback, others=others)
-    return PrecisionChoice(choice, rank, fallback - span.start)
+    best: PrecisionChoice | None = None
+    for rank, (field, span) in enumerate(zip(fields, spans, strict=True)):
+        if own := [index - span.start for index in fit if index in span]:
+            found = choose_among(field, contenders, measurements[span.start : span.stop], own)
+            chosen, fallback = span.start + found.chosen, span.start + found.fallback
+            others = tuple(span.start + index for index in found.others)
+            if best is None or speeds[chosen] * (1.0 - PRECISION_GAIN) > speeds[best.choice.chosen]:
+                choice = PlanChoice(contenders, chosen, fallback, others=others)
+                best = PrecisionChoice(choice, rank, found.fallback)
+    assert best is not None, "one is always fit"
+    return best
 
 
 def _spans(fields: Sequence[ComparedPlans]) -> Iterator[range]:

@@ -14,12 +14,13 @@ from braid.compiler.options import (
 )
 from braid.core.errors import DamagedArtefact, InvalidArtefact, InvalidRequest
 from braid.core.graph import OpGraph
+from braid.core.inputs import ShapeClass
 from braid.core.padding import PaddedAxis, as_asked
 from braid.core.precision import AUTO, FP32
 from braid.core.program import ProgramKey, StaticContent, static_content
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import ScheduleKey
-from braid.core.tensor import BATCH, BYTES, TensorType
+from braid.core.tensor import BATCH, BYTES, TensorType, outputs_at
 from braid.engine.importer.host.report import (
     CONVERTED,
     MODEL_FILE,
@@ -100,6 +101,17 @@ class ImportedModel:
         options, report = self.options, self.report
         tolerance = report.verified.tolerance
         return as_asked(report.padding, options.pad, tolerance, is_forbidden=options.no_pad)
+
+    @property
+    def padded_axis(self) -> PaddedAxis | None:
+        """Axis along which calls may be padded, to share batches or plans; None: there is none."""
+        graph = self.graph
+        specs = {name: graph.spec(value) for name, value in graph.outputs.items()}
+        outputs = outputs_at(graph.inputs, specs, self.inputs(1)).values()
+        is_open = any(not spec.bind({BATCH: 1}).is_static for spec in outputs)
+        if is_open or not self.takes_rows or self.has_strings or self.report.static_inputs:
+            return None
+        return next((axis for axis in self.padding if axis.exact), None)
 
     def at_shapes(self) -> tuple[ImportedModel, ...]:
         """Return the model at each shape that it is scheduled for, the main one first.
@@ -188,6 +200,13 @@ class ImportedModel:
             name: _static_spec(name, spec, shapes[name], batch_size)
             for name, spec in inputs.items()
         }
+
+    @property
+    def shape_class(self) -> ShapeClass:
+        """Class of calls in the shapes that it is compiled for."""
+        specs, batched = self.inputs(1).items(), self.report.batch is not None
+        inputs = tuple((name, spec.at_rows(1) if batched else spec) for name, spec in specs)
+        return ShapeClass(inputs, self.static)
 
     def program(self, batch_size: int, precision: str = "") -> ProgramKey:
         """Program that a batch size is measured as, on its usual kernels.

@@ -197,8 +197,11 @@ class BatchSizeProgress:
     reported_at: float = float("-inf")
     step: str = ""
     phase: Phase = Phase.PROFILING  # as reported last
+    is_brief: bool = False
 
     def __call__(self, event: Event) -> None:
+        if self.is_brief:
+            return
         forecast, step = self.forecast, self.step
         match event:
             case Profiling(done, total):
@@ -232,11 +235,13 @@ class BatchSizeProgress:
         what = "waiting for another node that measures the same"
         self._report("elsewhere", Phase.PROFILING, what, UNKNOWN)
 
-    def begun(self) -> None:
-        self.forecast.begin_batch_size()
-
-    def briefly(self) -> None:
-        self._report("briefly", Phase.VERIFYING, "measuring whether it pays", UNKNOWN)
+    def begun(self, *, is_brief: bool = False) -> None:
+        """Begin the batch size; of what is measured briefly nothing more is told."""
+        self.is_brief = is_brief
+        if is_brief:
+            self._report("briefly", Phase.VERIFYING, "measuring whether it pays", UNKNOWN)
+        else:
+            self.forecast.begin_batch_size()
 
     def retrying(self, what: str) -> None:
         """Report that a call is made again; the phase stays."""

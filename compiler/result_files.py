@@ -21,7 +21,7 @@ import re
 import stat
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -165,17 +165,10 @@ class ResultFiles(Results):
 
     def put_latencies(self, device_key: str, latencies: Mapping[str, StageLatency]) -> None:
         now = time.time()
-        self.put_measurements(
-            device_key,
-            [
-                Measurement(signature, latency.latency_us, latency.spread, latency.repeats, now)
-                for signature, latency in latencies.items()
-            ],
+        lines = b"".join(
+            _line(device_key, Measurement(signature, us.latency_us, us.spread, us.repeats, now))
+            for signature, us in latencies.items()
         )
-
-    def put_measurements(self, device_key: str, measurements: Iterable[Measurement]) -> None:
-        """Append measurements, which are on disk when this returns."""
-        lines = b"".join(_line(device_key, measurement) for measurement in measurements)
         if not lines:
             return
         path = self._log(device_key)
@@ -225,17 +218,14 @@ class ResultFiles(Results):
 
     def _log(self, device_key: str) -> Path:
         name = re.sub(r"\W+", "-", device_key)[:40]
-        return self._measurements / f"{name}-{_hash(device_key)}.log"
+        hashed = hashlib.sha256(device_key.encode()).hexdigest()[:16]
+        return self._measurements / f"{name}-{hashed}.log"
 
 
 def _digest(model_digest: str) -> str:
     """Digest of a model, checked, as it becomes a name of a folder."""
     assert re.fullmatch(r"[0-9a-f]{64}", model_digest), model_digest
     return model_digest
-
-
-def _hash(device_key: str) -> str:
-    return hashlib.sha256(device_key.encode()).hexdigest()[:16]
 
 
 def _read_file(path: Path) -> ScheduleFile | None:

@@ -23,6 +23,10 @@ PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0)
 """Seconds between tries. A stage that kills its worker each time ends them after ten restarts."""
 
 
+IMPORT_TRIES = 8
+"""Fewer tries than a measurement has: each import may use up the machine's memory."""
+
+
 class RetriesExhausted(Unavailable):
     """A call failed in each of the tries it had."""
 

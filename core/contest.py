@@ -29,6 +29,7 @@ from math import exp, inf, log, sqrt
 from statistics import median
 
 from braid.core.measurement import check_latency
+from braid.core.schedule import ContestRow
 
 MOST_CANDIDATES = 3
 
@@ -97,20 +98,6 @@ _LEVEL_MARGIN = 1.05
 _WEIGHTS = [0.5 ** (age / HALF_LIFE) for age in range(WINDOW - 1, -1, -1)]  # the newest last
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """State of one candidate in its contest, for people."""
-
-    candidate: str
-    pairs: int
-    ratio: float | None  # its latency over the incumbent's; None: unknown
-    low: float | None  # interval of the ratio; None: fewer than two pairs
-    high: float | None
-    share: float  # of all requests
-    runs: int
-    median_us: float | None  # of its newest runs
-
-
 @dataclass(slots=True)
 class _Challenge:
     """Ratios of one candidate to the incumbent; of the incumbent itself there are none."""
@@ -127,8 +114,6 @@ class _Challenge:
     deviation: float = SPREAD  # standard deviation of its pairs
     off: float = 0.0  # of its newest pair from the ratio before
     turn: int = 0  # of its newest pair, among all that began
-    requests: int = 0
-    runs: int = 0
     recent_us: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     debt: float = 0.0  # cost of its pairs, in requests, less what requests have paid
 
@@ -314,7 +299,6 @@ class Contest:
         self._requests += 1
         self._rest -= 1
         one = self._in[name]
-        one.requests += 1
         if one is not self._incumbent:
             self._lost += max(exp(one.ratio) - 1.0, 0.0)
         if not self._is_decided:
@@ -359,7 +343,6 @@ class Contest:
         one = self._in.get(candidate)
         if one is None:
             return
-        one.runs += 1
         one.recent_us.append(run_us)
         if one is self._incumbent and at is not None:
             self._watch.took(run_us, at, learns=not self._is_decided)
@@ -387,7 +370,8 @@ class Contest:
         if one.ratio < -one.error / 2:
             self._change(one)
         for other in list(self._in.values()):
-            if other is not self._incumbent and _may_go(other):
+            is_slower = other.pairs >= LEAST_PAIRS and other.low > MARGIN  # beyond doubt
+            if other is not self._incumbent and other.has_span and is_slower:
                 self.drop(other.name)
         self._decide()
 
@@ -418,9 +402,6 @@ class Contest:
                 self._change(simplest)
             self._is_decided = True
 
-    def failed(self, candidate: str) -> None:
-        self.drop(candidate)
-
     def drop(self, candidate: str) -> None:
         """Let a candidate go; the best of the others serves. Raises ValueError for the last one."""
         if candidate not in self._in:
@@ -437,35 +418,29 @@ class Contest:
         self._left.append(self._in.pop(candidate))
         self._decide()
 
-    def reopen(
-        self, candidates: Sequence[str], *, estimates_us: Sequence[float] | None = None
-    ) -> None:
-        """Begin again, with these candidates; the incumbent, if among them, goes on serving.
+    def reopen(self, candidates: Sequence[str]) -> None:
+        """Begin again, with these candidates, of which nothing is known.
 
-        Without estimates all are unknown. Raises as the constructor does.
+        The incumbent, if among them, goes on serving. Raises as the constructor does.
         """
         before = self._incumbent.name
-        self._open(candidates, estimates_us)
-        if before in self._in and estimates_us is None:
-            self._incumbent = self._in[before]
+        self._open(candidates, None)
+        self._incumbent = self._in.get(before, self._incumbent)
 
-    def table(self) -> tuple[Row, ...]:
-        """One row for each candidate, the incumbent first; those that left come last."""
+    def table(self) -> tuple[ContestRow, ...]:
+        """One row for each candidate, the incumbent first; those that left come last.
+
+        Latencies are of the newest runs. Who counts the requests adds their shares.
+        """
         return tuple(map(self._row, (*(self._in[name] for name in self.candidates), *self._left)))
 
-    def _row(self, one: _Challenge) -> Row:
-        is_known = one is self._incumbent or bool(one.ratios)
-        has_interval = one is self._incumbent or len(one.ratios) > 1
-        return Row(
-            one.name,
-            one.pairs if one is not self._incumbent else self._pairs,
-            exp(one.ratio) if is_known else None,
-            exp(one.low if one is not self._incumbent else 0.0) if has_interval else None,
-            exp(one.high if one is not self._incumbent else 0.0) if has_interval else None,
-            one.requests / self._requests if self._requests else 0.0,
-            one.runs,
-            median(one.recent_us) if one.recent_us else None,
-        )
+    def _row(self, one: _Challenge) -> ContestRow:
+        latency_us = median(one.recent_us) if one.recent_us else None
+        if one is self._incumbent:
+            return ContestRow(one.name, self._pairs, 1.0, 1.0, 1.0, latency_us=latency_us)
+        ratio = exp(one.ratio) if one.ratios else None
+        low, high = (exp(one.low), exp(one.high)) if len(one.ratios) > 1 else (None, None)
+        return ContestRow(one.name, one.pairs, ratio, low, high, latency_us=latency_us)
 
 
 @dataclass(slots=True)
@@ -522,8 +497,3 @@ def trimmed_mean(values: Sequence[float] | deque[float]) -> tuple[float, float, 
     effective = total**2 / sum(weight**2 for weight in weights)
     error = sqrt(variance / effective) / (1.0 - 2.0 * TRIMMED)
     return mean, error, sqrt(variance)
-
-
-def _may_go(one: _Challenge) -> bool:
-    """True if a candidate is slower beyond doubt, by pairs of more than one moment."""
-    return one.has_span and one.pairs >= LEAST_PAIRS and one.low > MARGIN

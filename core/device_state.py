@@ -6,6 +6,7 @@ then takes up to twice as long. A machine of several chiplets or sockets has bot
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 NEAR, FAR = "near", "far"
@@ -33,7 +34,7 @@ class DeviceState:
             return NEAR if self.groups else ""
         if all(len(group) == 1 for group in self.groups):
             return FAR
-        return "/".join(map(_lanes_text, self.groups))
+        return "/".join(map(ranges_text, self.groups))
 
     @property
     def least_ns(self) -> float | None:
@@ -59,12 +60,9 @@ class DeviceState:
 UNKNOWN = DeviceState()
 
 
-def _lanes_text(lanes: tuple[int, ...]) -> str:
-    """``0-3,8``."""
-    runs: list[list[int]] = []
-    for lane in sorted(lanes):
-        if runs and lane == runs[-1][-1] + 1:
-            runs[-1].append(lane)
-        else:
-            runs.append([lane])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+def ranges_text(numbers: Collection[int], between: str = ",") -> str:
+    """``0-3,8``: lanes or cores."""
+    starts = sorted(number for number in numbers if number - 1 not in numbers)
+    ends = sorted(number for number in numbers if number + 1 not in numbers)
+    runs = zip(starts, ends, strict=True)
+    return between.join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from braid.core.errors import InvalidTensor
 from braid.core.pieces import Work
-from braid.core.program import StaticContent
+from braid.core.program import ProgramKey, StaticContent
 from braid.core.strings import MAX_STRINGS, Strings, read_strings
 from braid.core.tensor import BATCH, BYTES, DTYPE_BYTES, TensorType
 
@@ -69,6 +69,13 @@ class ShapeClass:
     def __hash__(self) -> int:
         return self._hash
 
+    def program(self, digest: str, rows: int, *, batched: bool) -> ProgramKey:
+        """Program of a batch of so many rows, in FP32 on its usual kernels."""
+        inputs = self.inputs
+        if batched and not self.is_alone:
+            inputs = tuple((name, spec.at_rows(rows)) for name, spec in inputs)
+        return ProgramKey(digest, inputs, self.static, is_loose=self.is_alone)
+
 
 class CheckedModel(Protocol):
     """What a request is checked against: a replica, or a network without a server."""
@@ -92,9 +99,6 @@ class CheckedModel(Protocol):
     @property
     def seen_shapes(self) -> dict[Hashable, tuple[ShapeClass, int]]:
         """Memory of inputs that were right, which is filled here."""
-
-    def one_row(self, spec: TensorType) -> TensorType:
-        """Return the spec of a request's input for one row."""
 
 
 def named_inputs(model: CheckedModel, inputs: Sequence[GivenTensor]) -> Sequence[GivenTensor]:
@@ -127,10 +131,10 @@ def check_inputs(
     if is_alone or any(len(extents) > 1 for extents in symbols.values()):
         shape_class, rows = ShapeClass(tuple(specs.items()), is_alone=True), 1
     else:
-        shape_class = ShapeClass(
-            tuple((name, model.one_row(spec)) for name, spec in specs.items()),
-            tuple((name, bytes(tensors[name].data)) for name in model.static_inputs),
-        )
+        if model.batched:
+            specs = {name: spec.at_rows(1) for name, spec in specs.items()}
+        static = tuple((name, bytes(tensors[name].data)) for name in model.static_inputs)
+        shape_class = ShapeClass(tuple(specs.items()), static)
     if not model.static_inputs and len(model.seen_shapes) < MAX_SEEN_SHAPES:
         model.seen_shapes[looks] = shape_class, rows
     return shape_class, rows

@@ -91,6 +91,14 @@ def sorted_choices(choices: Mapping[str, str]) -> Choices:
     return tuple(sorted(choices.items()))
 
 
+def to_run(program: ProgramKey, schedule: Schedule | None) -> PlanToRun:
+    """A program in FP32 on its usual kernels, sequentially or as a schedule has it."""
+    if schedule is None:
+        return PlanToRun(program)
+    program = as_scheduled(program, schedule)
+    return PlanToRun(program, schedule.plan, schedule.plan_id, schedule.runtime)
+
+
 def as_scheduled(program: ProgramKey, schedule: Schedule) -> ProgramKey:
     """The program that a schedule's plan is of, from the same in FP32 on its usual kernels."""
     choices = sorted_choices(schedule.provenance.choices)

@@ -296,17 +296,17 @@ class Schedule:
 
     def was_right_in(self, runtime: str) -> bool | None:
         """Whether ``runtime`` ran the whole model in FP32 and was right; None: it took no part."""
-        for candidate in self.provenance.candidates:
-            if candidate.name == runtime and candidate.precision in ("", FP32):
-                return not candidate.remark and candidate.latency_us is not None
-        return None
+        ran = self._in_fp32(runtime)
+        return None if ran is None else not ran.remark and ran.latency_us is not None
 
     def latency_in(self, runtime: str) -> float | None:
         """Latency of the whole model in ``runtime`` in FP32, same comparison; None: not known."""
-        for candidate in self.provenance.candidates:
-            if candidate.name == runtime and candidate.precision in ("", FP32):
-                return candidate.latency_us
-        return None
+        ran = self._in_fp32(runtime)
+        return None if ran is None else ran.latency_us
+
+    def _in_fp32(self, name: str) -> Contender | None:
+        named = (one for one in self.provenance.candidates if one.name == name)
+        return next((one for one in named if one.precision in ("", FP32)), None)
 
     def part_saved_from(self, runtime: str) -> float | None:
         """Part of the time in ``runtime`` that the sequential plan saves; None: not measured."""

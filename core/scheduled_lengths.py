@@ -6,7 +6,6 @@ Of a server and of the library alike. Padding is exact along the axis (``braid.c
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from braid.core.curve import Curve
 from braid.core.inputs import ShapeClass
@@ -18,26 +17,12 @@ MAX_CLASSES = 512
 """Shape classes whose scheduled shape is remembered."""
 
 
-class UnpaddedTimes(Protocol):
-    """Observed times of what runs unpadded."""
-
-    @property
-    def are_compared(self) -> bool:
-        """Whether runs of two numbers of elements were seen."""
-
-    def expected_s(self, elements: int) -> float | None:
-        """Return the expected seconds of a run; None: nothing is known."""
-
-
 class LengthCosts:
     """Expected seconds of a row by length: unpadded, and by a schedule's plan."""
 
-    def __init__(
-        self, times: UnpaddedTimes | None = None, elements: Callable[[int], int] = int
-    ) -> None:
-        """``times``: None: nothing is observed. ``elements``: of a row, by its length."""
-        self._times = times
-        self._elements = elements
+    def __init__(self, observed_s: Callable[[int], float | None] = lambda length: None) -> None:
+        """``observed_s``: of a length, as it ran unpadded; None: two are not compared yet."""
+        self._observed_s = observed_s
         self._ratios: dict[float, float] = {}  # length -> plan's latency over the session's
         self._compared_s: dict[float, float] = {}  # length -> the session's, in that comparison
         self._compared = Curve({})
@@ -58,9 +43,8 @@ class LengthCosts:
 
         As observed, once two lengths were; until then as in the comparisons of schedules.
         """
-        if self._times is not None and self._times.are_compared:
-            return self._times.expected_s(self._elements(length))
-        return self._compared.at(length)
+        observed_s = self._observed_s(length)
+        return self._compared.at(length) if observed_s is None else observed_s
 
     def is_cheaper(self, length: int, scheduled: int) -> bool:
         """Whether a scheduled length takes less than a shorter one does unpadded."""

@@ -89,6 +89,7 @@ class ShapeUses(Generic[Session]):
     """Uses of a model's classes, and what they have taught. Belongs to one thread."""
 
     def __init__(self, session_at: Callable[[Key], Session | None]) -> None:
+        """``session_at``: the session at the shapes of a class, if it runs them."""
         self._session_at = session_at
         self._uses: OrderedDict[Key, ShapeUse[Session]] = OrderedDict()
         self._new = 0
@@ -101,7 +102,9 @@ class ShapeUses(Generic[Session]):
         if use is None:
             self._new += 1
             self._saved += (self._first_saved - self._saved) * FORGET
-            use = self._uses[key] = ShapeUse(self._session_at(key), self._new)
+            has_nothing = any(0 in spec.shape for _, spec in key[0].inputs)
+            session = None if has_nothing or key[0].is_alone else self._session_at(key)
+            use = self._uses[key] = ShapeUse(session, self._new)
             if len(self._uses) > MAX_USES:
                 self._uses.popitem(last=False)
         self._uses.move_to_end(key)

@@ -76,6 +76,10 @@ class TensorType:
             for dim, extent in zip(self.shape, shape, strict=True)
         )
 
+    def at_rows(self, rows: int) -> TensorType:
+        """Return the type with so many rows, along its first axis."""
+        return TensorType(self.dtype, (rows, *self.shape[1:]))
+
     def bind(self, symbols: Mapping[str, int]) -> TensorType:
         """Replace each symbol found in ``symbols`` by its extent."""
         return TensorType(

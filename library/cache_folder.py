@@ -58,7 +58,8 @@ class CacheFolder:
         with ExitStack() as opened:
             try:
                 os.makedirs(root, mode=0o700, exist_ok=True)
-                lock = opened.enter_context(_opened(root / "compiling"))
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                lock = opened.enter_context(Descriptor(os.open(root / "compiling", flags, 0o600)))
                 while not _is_free(lock):  # noqa: ASYNC110  # others are processes
                     await asyncio.sleep(WAIT_SECONDS)
                 await folder.call(folder._prepare)
@@ -141,10 +142,6 @@ class CacheFolder:
                 f"{revision}; the oldest that is read is {OLDEST}); choose another folder, or "
                 "remove this one, and what it holds is measured again"
             )
-
-
-def _opened(path: Path) -> Descriptor:
-    return Descriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def _is_free(lock: Descriptor) -> bool:

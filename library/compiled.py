@@ -12,9 +12,8 @@ from braid.compiler.imported_model import ImportedModel
 from braid.core.graph import OpGraph
 from braid.core.inputs import ShapeClass
 from braid.core.measurement import rival_text, speed_text
-from braid.core.program import PlanToRun, ProgramKey, as_scheduled
+from braid.core.program import PlanToRun, to_run
 from braid.core.schedule import Schedule
-from braid.core.tensor import TensorType
 from braid.engine.link.options import WorkerOptions
 
 
@@ -44,24 +43,12 @@ class Compiled:
         return a_row * batch_size or 1.0
 
     def to_run(self, shape_class: ShapeClass, batch_size: int) -> PlanToRun:
-        inputs, is_alone = shape_class.inputs, shape_class.is_alone
-        if self.imported.report.batch is not None and not is_alone:
-            inputs = tuple(
-                (name, TensorType(spec.dtype, (batch_size, *spec.shape[1:])))
-                for name, spec in inputs
-            )
-        digest, static = self.imported.digest, shape_class.static
-        program = ProgramKey(digest, inputs, static, is_loose=is_alone)
-        if is_alone:
-            return PlanToRun(program)
-        schedule = self.schedules.get(batch_size)
-        profiled = self.imported.program(batch_size)
-        if schedule is None or not schedule.provenance.promoted:
-            return PlanToRun(program)
-        if (program.inputs, program.static) != (profiled.inputs, profiled.static):
-            return PlanToRun(program)
-        program = as_scheduled(program, schedule)
-        return PlanToRun(program, schedule.plan, schedule.plan_id, schedule.runtime)
+        imported, schedule = self.imported, self.schedules.get(batch_size)
+        batched = imported.report.batch is not None
+        program = shape_class.program(imported.digest, batch_size, batched=batched)
+        if shape_class != imported.shape_class or (schedule and not schedule.provenance.promoted):
+            schedule = None
+        return to_run(program, schedule)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,15 +44,6 @@ class Executable:
     plan_id: str  # as a server answers it
     spare: Mapping[str, Tensor]  # of the outputs' types and shapes
 
-    @staticmethod
-    def of(number: int, ready: ReadyExecutable, plan_id: str) -> Executable:
-        specs = {name: place.spec for name, place in ready.layout.outputs.items()}
-        spare = {
-            name: torch.empty(place.shape, dtype=torch_dtype(specs[name].dtype))
-            for name, place in ready.layout.outputs.items()
-        }
-        return Executable(number, ready, plan_id, spare)
-
     def run(
         self, backend: Backend, given: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
@@ -142,7 +133,11 @@ class DeviceThread:
         Raises InvalidRequest: the model cannot run at these shapes.
         """
         ready = self.models.executable_of(to_run, None)
-        executable = Executable.of(next(self._numbers), ready, to_run.plan_id)
+        spare = {
+            name: torch.empty(place.shape, dtype=torch_dtype(place.spec.dtype))
+            for name, place in ready.layout.outputs.items()
+        }
+        executable = Executable(next(self._numbers), ready, to_run.plan_id, spare)
         if not ready.layout.has_heap:
             content = seeded_inputs(ready.program.graph, self.models.content(to_run.program), 0)
             with suppress(InvalidRequest):  # not every model takes what is made up

@@ -11,25 +11,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from braid.compiler.imported_model import ImportedModel
 from braid.core.inputs import GivenTensor, ShapeClass
 from braid.core.padding import PaddedAxis, length_of, takes
 from braid.core.scheduled_lengths import LengthCosts, ScheduledLengths
-from braid.core.tensor import TensorType, outputs_at
+from braid.core.tensor import TensorType
 from braid.library.compiled import Compiled
 from braid.library.tensors import GivenInputs
-
-
-def padded_axis(imported: ImportedModel) -> PaddedAxis | None:
-    """Return the axis along which calls are padded to compiled lengths; None: there is none."""
-    exact = [axis for axis in imported.padding if axis.exact]
-    batch, graph = imported.report.batch, imported.graph
-    specs = {name: graph.spec(value) for name, value in graph.outputs.items()}
-    outputs = outputs_at(graph.inputs, specs, imported.inputs(1)).values()
-    is_open = any(not spec.is_static for spec in outputs)
-    if len(exact) != 1 or batch is None or batch.alone or is_open or imported.has_strings:
-        return None
-    return exact[0]
 
 
 class Lengths:
@@ -85,7 +72,7 @@ class Lengths:
         if len(lengths) != 1 or () in lengths:
             return None
         inputs = [
-            (name, TensorType(by_name[name].dtype, (1, *by_name[name].shape[1:])))
+            (name, TensorType(by_name[name].dtype, by_name[name].shape).at_rows(1))
             for name, _ in self._main.inputs
         ]
         return ShapeClass(tuple(inputs), self._main.static)

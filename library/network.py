@@ -26,7 +26,7 @@ from braid.engine.ops.dtypes import tensor_of
 from braid.engine.ops.whole import run_named
 from braid.library.compiled import Compiled, NetworkSchedule
 from braid.library.device_thread import DEVICE_THREADS, Executable
-from braid.library.lengths import Lengths, padded_axis
+from braid.library.lengths import Lengths
 from braid.library.other_shapes import OtherShapes
 from braid.library.tensors import GivenInputs, Inputs, given_inputs, joined, padded
 
@@ -105,16 +105,14 @@ class Network:
         for compiled in shapes:
             self._load_shape(compiled)
         self.other_shapes.open()
-        axis = padded_axis(imported) if self._compiled.lengths else None
+        axis = imported.padded_axis if self._compiled.lengths else None
         if axis is not None:
             has_session = self.other_shapes.has_session
             compiled_by = dict(zip(self._planned, shapes, strict=True))
             self._lengths = Lengths(axis, compiled_by, has_session=has_session)
 
     def _load_shape(self, compiled: Compiled) -> None:
-        specs, executables = compiled.imported.inputs(1).items(), dict[int, Executable]()
-        inputs = tuple((name, self.one_row(spec)) for name, spec in specs)
-        shape_class = ShapeClass(inputs, compiled.imported.static)
+        shape_class, executables = compiled.imported.shape_class, dict[int, Executable]()
         sizes = compiled.batch_sizes
         cover = Cover([(size, compiled.expected_us(size)) for size in sizes])
         self._planned[shape_class] = _Planned(sizes, cover, executables)
@@ -124,9 +122,6 @@ class Network:
     @property
     def _main(self) -> _Planned:
         return next(iter(self._planned.values()))
-
-    def one_row(self, spec: TensorType) -> TensorType:
-        return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
 
     def __call__(self, given: Inputs) -> Any:
         """Run the network.
@@ -249,7 +244,8 @@ class Network:
                 size = all_rows
             rows = min(all_rows - first, size)
             compiled = None if planned is None else planned.executables[size]
-            batches.append(self._batch(shape_class, first, rows, size, compiled))
+            names = self._names if compiled is None else compiled.ready.program.graph.inputs
+            batches.append(_Batch(first, rows, size, shape_class, compiled, frozenset(names)))
             first += rows
         takes_all = inputs.tensors.keys() == batches[0].inputs
         is_whole = len(batches) == 1 and batches[0].is_full and takes_all
@@ -257,17 +253,6 @@ class Network:
         if not self.static_inputs and len(self._routes) < MAX_ROUTES:
             self._routes[inputs.looks] = route
         return route
-
-    def _batch(
-        self,
-        shape_class: ShapeClass,
-        first: int,
-        rows: int,
-        size: int,
-        compiled: Executable | None,
-    ) -> _Batch:
-        names = self._names if compiled is None else compiled.ready.program.graph.inputs
-        return _Batch(first, rows, size, shape_class, compiled, frozenset(names))
 
     @property
     def plan_ids(self) -> dict[int, str]:

@@ -47,7 +47,9 @@ class OtherShapes:
         self._compiled = compiled
         self._session: AnyShape | None = None
         self._own: dict[Key, Executable] = {}
-        self._uses = ShapeUses[ProgramKey](self._program_at)
+        self._uses = ShapeUses[ProgramKey](
+            lambda key: None if self._session is None else compiled.to_run(*key).program
+        )
 
     def open(self) -> None:
         """Open a session if ONNX Runtime was right in the schedules, or in the import without them.
@@ -117,12 +119,6 @@ class OtherShapes:
         self._device.release(self._own.pop(key))
         self._uses.dropped(key)
         self.dropped += 1
-
-    def _program_at(self, key: Key) -> ProgramKey | None:
-        has_nothing = any(0 in spec.shape for _, spec in key[0].inputs)
-        if self._session is None or has_nothing or key[0].is_alone:
-            return None
-        return self._compiled.to_run(*key).program
 
     def _run_session(
         self, key: Key, program: ProgramKey, given: Mapping[str, Tensor]

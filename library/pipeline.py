@@ -35,9 +35,8 @@ from braid.compiler.progress import (
     ReportProgress,
     batch_size_label,
 )
-from braid.compiler.report import Event, Report
 from braid.compiler.results import Cache, with_present_engines
-from braid.compiler.retries import RetryPauses, RetryWhileRestarting
+from braid.compiler.retries import IMPORT_TRIES, RetryPauses, RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, check_samples, read_given
 from braid.compiler.work import CompileOptions
 from braid.core.errors import (
@@ -63,9 +62,6 @@ from braid.library.compiled import Compiled
 from braid.server.device_names import parse_device
 from braid.server.devices.worker_options import worker_options
 from braid.server.settings import Settings
-
-IMPORT_TRIES = 8
-"""Tries of an importer that is killed within its limits: each may use up the machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,24 +279,15 @@ async def _schedule(
     ):
         return stored
     is_brief = pays is not None and stored is None
-    report: Report = progress
-    if is_brief:
-        progress.briefly()
-        report = _say_nothing
-    else:
-        progress.begun()
+    progress.begun(is_brief=is_brief)
     planner = PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds)
     options = CompileOptions(planner, settings.tolerance, samples, is_brief=is_brief)
     cache = Cache(folder.results, folder.call, device.device_key, list(keys.values()))
-    new, graph = await compile(imported, device, batch_size, options, cache, report)
+    new, graph = await compile(imported, device, batch_size, options, cache, progress)
     if is_brief and pays is not None and not pays(new):
         return new
     await folder.call(folder.results.put_schedule, new, graph)
     return new
-
-
-def _say_nothing(event: Event) -> None:
-    """Take what a brief compilation tells."""
 
 
 R = TypeVar("R")

@@ -102,10 +102,7 @@ def find_branches(
     ``starts``: positions at which the row may begin, beside the first unit. Cost: about O(n) for
     each start, where there are few branches at a time.
     """
-    makers = {value: at for at, unit in enumerate(graph.operators) for value in unit.outputs}
-    reads = [
-        [makers[value] for value in unit.inputs if value in makers] for unit in graph.operators
-    ]
+    reads = graph.predecessors()
     most = BRANCH_GAIN * sum(work_us), len(reads)  # gain, then length: what is left out waits
     best = range(0)
     for start in sorted({0, *starts}):

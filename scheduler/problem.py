@@ -102,7 +102,7 @@ def borders(graph: OpGraph, tensors: Collection[str], most: int = MOST_CROSSING)
     Only ``tensors`` may cross, at most ``most`` of them. A region needs no other border: what it
     reads was made before it, as units stand in order.
     """
-    made = {value: at for at, unit in enumerate(graph.operators) for value in unit.outputs}
+    made = graph.producers()
     last = dict(made)
     for at, unit in enumerate(graph.operators):
         last.update((value, at) for value in unit.inputs if value in made)

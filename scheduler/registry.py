@@ -34,10 +34,6 @@ class PlannerResult:
 Planner = Callable[[Problem], PlannerResult]
 
 
-def _sequential(problem: Problem) -> list[Stage]:
-    return [problem.stage([[unit]]) for unit in range(len(problem.units))]
-
-
 def _in_stages(planner: Callable[[Problem], list[Stage]]) -> Planner:
     return lambda problem: PlannerResult(tuple(planner(problem)))
 
@@ -64,7 +60,7 @@ def _lazy_ios(problem: Problem) -> PlannerResult:
 
 
 PLANNERS: Mapping[str, Planner] = {
-    "sequential": _in_stages(_sequential),
+    "sequential": _in_stages(lambda p: [p.stage([[unit]]) for unit in range(len(p.units))]),
     "greedy": _in_stages(greedy),
     "rammer": _in_stages(rammer),
     "ios-merge": _exhaustive(concurrent=False),

@@ -131,7 +131,8 @@ class FrontEnd:
         self._interfaces.answer()
         await self._restore()
         if self._fleet is not None:
-            await self._fleet.join(self.models.runner.device_keys, self._interfaces.grpc_port)
+            keys = self.models.runner.services.device_keys
+            await self._fleet.join(keys, self._interfaces.grpc_port)
         await self.models.runner.start()
         if self._fleet is not None:
             self._fleet.start()

@@ -82,8 +82,9 @@ class Interfaces:
         settings, models, memory = self._settings, self._models, self._memory
         self._sampling = Sampling()
         self._turns = Turns()
+        services = models.runner.services
         self._nodes = NodeList(
-            *(self._store, settings, lambda: models.runner.device_keys, lambda: self.grpc_port),
+            *(self._store, settings, lambda: services.device_keys, lambda: self.grpc_port),
             self._devices.allowance,
         )
         self._regions = SharedRegions(

@@ -17,7 +17,7 @@ from braid.core.background import BackgroundTasks
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
 from braid.server.devices.pool import Devices
-from braid.server.inference.replica import ModelReplica, ScheduleMark
+from braid.server.inference.replica import ModelReplica
 from braid.server.jobs.imports import Imports
 from braid.server.jobs.interfaces import OnSchedule
 from braid.server.jobs.registry import Registry
@@ -161,7 +161,7 @@ def _keep_decision(
     services: JobServices, background: BackgroundTasks, replica: ModelReplica, schedule: Schedule
 ) -> None:
     """Store the order of candidates that requests have decided; a restart begins with it."""
-    replica.chosen[schedule.key] = ScheduleMark.of(schedule)
+    replica.chosen[schedule.key] = schedule
     background.start(services.store.call(services.store.put_schedule, schedule))
     for on_schedule in services.on_schedule:
         on_schedule(replica.model, replica.device.name, schedule)

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -299,7 +299,8 @@ class Device:
             answer = await self.link.call(request)
         except asyncio.CancelledError:  # the worker makes it all the same
             with suppress(Unavailable):
-                self.link.call(ReleaseExecutable(number)).add_done_callback(_ignore)
+                released = self.link.call(ReleaseExecutable(number))
+                released.add_done_callback(lambda end: end.cancelled() or end.exception())  # seen
             raise
         layout = slot_layout(to_run.program.specs, answer.outputs)
         bound = self._limits.bound(answer.run_s) if like is None else like.bound
@@ -388,8 +389,3 @@ class Device:
         """Ask the bench about a program of a loaded model, for a compilation."""
         self._loaded(request.program.digest)
         return await self.bench.call(request, on_progress)
-
-
-def _ignore(answer: asyncio.Future[Any]) -> None:
-    if not answer.cancelled():
-        answer.exception()

@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import random
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,13 +25,12 @@ from pathlib import Path
 
 from braid.core.allowance import CpuAllowance
 from braid.core.cpu_layout import CPU_FOLDERS, HYPERTHREADS, LARGEST_CACHE, cores_alike
-from braid.core.cpu_times import read_core_times
 from braid.server.device_names import parse_devices
 from braid.server.settings import Settings
 
 log = logging.getLogger("braid.device")
 
-PROCESSES = Path("/proc")
+PROCESSES, STATISTICS = Path("/proc"), Path("/proc/stat")
 
 LOOK_S = 10.0
 FIRST_LOOK_S = 1.0
@@ -43,6 +43,9 @@ SIBLING = 0.5
 
 FAR = 0.2
 """What a core is worth less that shares no cache with the others."""
+
+_IDLE, _IO_WAIT = 3, 4
+_FIELDS = 8  # of a core in /proc/stat; those after it are parts of the first two
 
 _PASSES = 10
 _PARENT, _TIMES = 1, slice(11, 15)
@@ -126,7 +129,7 @@ class QuotaCores:
         self._count = count
         self._layout = cpu_layout(cores) if count else CpuLayout({}, {})
         self._chance = random.Random()
-        self._times = read_core_times(cores)
+        self._ticks = _core_ticks(cores)
         self._own_ticks = sum(_family().values()) if count else 0
         self.cores: tuple[int, ...] = self._all
         """Those that it keeps to now."""
@@ -157,13 +160,28 @@ class QuotaCores:
 
     def _used_by_others(self) -> dict[int, float]:
         """By core: the part of the time since the last look that others used."""
-        before, self._times = self._times, read_core_times(self._all)
+        before, self._ticks = self._ticks, _core_ticks(self._all)
         own_before, self._own_ticks = self._own_ticks, sum(_family().values())
-        since = {core: self._times[core].since(before[core]) for core in self._all}
-        busy = {core: 1 - times.idle_part for core, times in since.items()}
-        here = sum(since[core].ticks * busy[core] for core in self.cores)
+        parts, here = dict[int, float](), 0
+        for core, (busy, ticks) in self._ticks.items():
+            busy, ticks = busy - before[core][0], ticks - before[core][1]
+            parts[core] = busy / ticks if ticks > 0 else 0.0
+            here += busy if core in self.cores else 0
         others = max(0.0, 1 - max(0, self._own_ticks - own_before) / here) if here else 1.0
-        return {core: part * (others if core in self.cores else 1) for core, part in busy.items()}
+        return {core: part * (others if core in self.cores else 1) for core, part in parts.items()}
+
+
+def _core_ticks(cores: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Ticks of each core since the start of the machine, busy and in all; none: not known."""
+    ticks = dict.fromkeys(cores, (0, 0))
+    with suppress(OSError):  # another system
+        for name, *counts in map(str.split, STATISTICS.read_text().splitlines()):
+            core = int(name[3:]) if re.fullmatch(r"cpu\d+", name) else -1
+            if core in ticks:
+                numbers = [int(count) for count in counts[:_FIELDS]]
+                idle = numbers[_IDLE] + numbers[_IO_WAIT]
+                ticks[core] = sum(numbers) - idle, sum(numbers)
+    return ticks
 
 
 def move_to(cores: Sequence[int]) -> None:

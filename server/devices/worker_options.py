@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from braid.core.allowance import CpuAllowance, cpu_allowance
+from braid.core.device_state import ranges_text
 from braid.core.errors import StartupError
 from braid.engine.link.options import WatchLimits, WorkerOptions
 from braid.server.device_names import DeviceName, parse_devices
@@ -39,7 +40,7 @@ def worker_options(
     if missing := sorted({*cores} - {*usable}):
         raise StartupError(
             f"device {name.text} names cores that this process may not use: "
-            f"{', '.join(map(str, missing[:8]))}; usable: {_ranges(usable)}"
+            f"{', '.join(map(str, missing[:8]))}; usable: {ranges_text(usable, ', ')}"
         )
     on_cpu = name.gpu is None
     quota = _quota_of(cores, settings, allowance) if on_cpu else math.inf
@@ -83,13 +84,3 @@ def _quota_of(cores: Sequence[int], settings: Settings, allowance: CpuAllowance)
         if device.gpu is None
     ]
     return allowance.quota * len(cores) / max(len(cores), sum(sizes))
-
-
-def _ranges(cores: Sequence[int]) -> str:
-    """Text for ascending numbers: ``0-3, 8``."""
-    starts = [core for core in cores if core - 1 not in cores]
-    ends = [core for core in cores if core + 1 not in cores]
-    return ", ".join(
-        str(start) if start == end else f"{start}-{end}"
-        for start, end in zip(starts, ends, strict=True)
-    )

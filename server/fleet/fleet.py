@@ -110,7 +110,7 @@ class Fleet:
         if change.what in OF_JOBS:
             self.registry.wake()
 
-    async def catch_up(self, name: str, *, has_turn: bool = False) -> None:
+    async def catch_up(self, name: str, has_turn: bool) -> None:
         """Let a model be as it is stored before a call changes it.
 
         Raises StoreUnavailable: the database is away.

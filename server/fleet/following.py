@@ -28,7 +28,7 @@ from braid.server.fleet.metrics import FollowMetrics
 from braid.server.fleet.notifications import Change
 from braid.server.fleet.store import FleetStore
 from braid.server.fleet.tables.wanted import WantedState
-from braid.server.inference.replica import ModelReplica, ScheduleMark
+from braid.server.inference.replica import ModelReplica
 from braid.server.jobs.registration import promote
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.serving_models import ServingModels
@@ -320,7 +320,7 @@ class Following:
     async def _use(self, replica: ModelReplica, key: ScheduleKey, stored_at: float) -> None:
         services = self._services
         schedule = await services.store.call(services.store.find_schedule, key)
-        if schedule is not None and replica.chosen.get(key) != ScheduleMark.of(schedule):
+        if schedule is not None and not replica.has_chosen(schedule):
             facts = {"model": replica.name, "version": replica.version, "size": key.batch_size}
             try:
                 await promote(replica.model, replica.device, schedule, services, services.retry())

@@ -4,6 +4,10 @@
               │ └──not renewed within its time──> lapsed ──beat──> renewed
               └──another node's──> lost <────────────┘
 
+A beat renews them and the row of this node, in a thread and on a connection of its own: a slow call
+of the store costs no lease. One that fails is tried again soon, until the leases lapse and after
+that, too: a lease that no other node took is renewed, with the same fence.
+
 Time is counted from before the database was asked, by a clock that nobody sets: a lease lapses
 here no later than it does there, whatever the clocks of node and database say. What a node writes
 is refused by the fence all the same (``FleetStore.fenced``).
@@ -19,12 +23,16 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
 
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
 from braid.core.errors import BraidError, ResourceExhausted, Unavailable
 from braid.core.keyed_locks import KeyedLocks
-from braid.server.fleet.beats import BEATS_A_LEASE, Beat, BeatThread
 from braid.server.fleet.metrics import NodeMetrics
-from braid.server.fleet.records import Lease
+from braid.server.fleet.records import Claimant, Lease
 from braid.server.fleet.store import FleetStore
+from braid.server.fleet.tables import leases as leases_table
+from braid.server.fleet.tables import nodes as nodes_table
 from braid.server.jobs.registry import Work
 from braid.server.store.database.opening import beat_engine
 from braid.server.store.records import NodeRecord
@@ -34,6 +42,10 @@ log = logging.getLogger("braid.fleet")
 CHANGED_SECONDS = 1.0
 """Time after which what other nodes stored is looked at, though no notification came."""
 
+BEATS_A_LEASE = 3.0
+AGAIN_SECONDS = 0.5
+"""Pause after a beat that failed."""
+
 LOOKS_A_LEASE = 20.0
 """Looks for lapsed leases within the time of one."""
 
@@ -42,6 +54,15 @@ SLOW = 0.3
 
 LEAVE_SECONDS = 5.0
 """Time that a beat under way may take at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One beat that the database answered."""
+
+    began: float  # monotonic clock, before the database was asked
+    renewed: frozenset[Lease]
+    alive: int  # nodes
 
 
 @dataclass(slots=True)
@@ -67,7 +88,8 @@ class Leases:
         self._is_away = True  # no beat was answered since the last that failed
         self._settled_at = float("inf")  # by the monotonic clock
         self._node: NodeRecord | None = None
-        self._beats: BeatThread | None = None
+        self._ending = threading.Event()  # of the beats
+        self._thread: threading.Thread | None = None
         self._lapses: asyncio.Task[None] | None = None
         self._notified = asyncio.Event()  # set, and replaced, at each notification
         self._turns = KeyedLocks()  # by name: this node asks for a lease once at a time
@@ -77,10 +99,10 @@ class Leases:
         self._loop = asyncio.get_running_loop()
         await self._store.call(self._store.join, node, self.seconds)
         self._node = node
-        told = self._to_renew, self._beaten, self._unanswered
-        engine = beat_engine(self._store.database)
-        self._beats = BeatThread(engine, node, self.seconds, *told)
-        self._beats.start()
+        given = beat_engine(self._store.database), node
+        beating = threading.Thread(target=self._beat, args=given, name="braid-beat", daemon=True)
+        beating.start()
+        self._thread = beating
         self._lapses = asyncio.create_task(self._watch_lapses(), name="lease-lapses")
 
     async def stop(self) -> None:
@@ -92,10 +114,11 @@ class Leases:
 
     async def fall_silent(self) -> None:
         """Beat no more; other nodes take over what this one has once that is over."""
-        if self._lapses is not None and self._beats is not None:
+        if self._lapses is not None and self._thread is not None:
             self._lapses.cancel()
             await asyncio.gather(self._lapses, return_exceptions=True)
-            await asyncio.to_thread(self._beats.stop, LEAVE_SECONDS)
+            self._ending.set()
+            await asyncio.to_thread(self._thread.join, LEAVE_SECONDS)
 
     def hold(self, lease: Lease, work: Work | None = None) -> None:
         """Renew a lease from now on; ``work`` is told how it fares."""
@@ -170,8 +193,28 @@ class Leases:
         with self._lock:
             return tuple(held.lease for held in self._held.values())
 
-    def _unanswered(self) -> None:
-        self._is_away = True
+    def _beat(self, engine: Engine, node: NodeRecord) -> None:
+        """Beat until the end, which closes the engine."""
+        claimant, was_away, pause_s = Claimant(node.id, self.seconds), False, 0.0
+        while not self._ending.wait(pause_s):
+            held, pause_s = self._to_renew(), self.seconds / BEATS_A_LEASE
+            try:
+                beat = _renewed(engine, node, held, claimant)
+            except Exception as error:
+                if not isinstance(error, SQLAlchemyError):
+                    log.exception("leases are not renewed")
+                elif not was_away:
+                    reason = str(error).split("\n", 1)[0][:200]
+                    facts = {"reason": reason, "held": len(held)}
+                    log.warning("leases are not renewed", extra=facts)
+                was_away = self._is_away = True
+                pause_s = min(AGAIN_SECONDS, pause_s)
+            else:
+                if was_away:
+                    log.info("leases are renewed again", extra={"held": len(beat.renewed)})
+                was_away = False
+                self._beaten(held, beat)
+        engine.dispose()
 
     def _beaten(self, leases: Collection[Lease], beat: Beat) -> None:
         answered_at, is_first = monotonic(), self._settled_at == float("inf")
@@ -222,3 +265,12 @@ class Leases:
                 if held.work is not None:
                     held.work.paused()
             await asyncio.sleep(self.seconds / LOOKS_A_LEASE)
+
+
+def _renewed(engine: Engine, node: NodeRecord, held: Collection[Lease], claimant: Claimant) -> Beat:
+    began = monotonic()
+    with engine.begin() as connection:
+        renewed = leases_table.renew(connection, held, claimant)
+        nodes_table.beat(connection, node)
+        alive = nodes_table.alive(connection, claimant.seconds)
+        return Beat(began, frozenset(renewed), alive)

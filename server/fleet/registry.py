@@ -22,7 +22,7 @@ from braid.server.fleet.store import FleetStore
 from braid.server.jobs.live_job import LiveJob
 from braid.server.jobs.registry import Registry, Work
 from braid.server.jobs.runner import JobRunner
-from braid.server.store.records import JobRecord, JobStatus, ModelStatus, ModelVersion
+from braid.server.store.records import JobRecord, JobStatus, ModelStatus
 from braid.server.store.store import Store
 
 log = logging.getLogger("braid.fleet")
@@ -123,9 +123,8 @@ class FleetRegistry(Registry):
 
     async def _claim(self, job_id: str) -> bool:
         """Take over one job if it is still free, and this node's to work on."""
-        claimed = await self._store.call(
-            self._store.claim_job, job_id, self.runner.device_keys, self._leases.takes_expired
-        )
+        keys, takes_expired = self.runner.services.device_keys, self._leases.takes_expired
+        claimed = await self._store.call(self._store.claim_job, job_id, keys, takes_expired)
         if claimed is None:
             return False
         job, model = claimed.job, claimed.model
@@ -140,24 +139,20 @@ class FleetRegistry(Registry):
         log.info("job taken over", extra={**facts, "fence": claimed.lease.fence})
         if claimed.lease.fence > 1:
             self._leases.metrics.takeovers.inc()
-        self._begin(job, model, claimed.lease)
+        self.runner.running.begin(LiveJob(job, model, self._store, grant=claimed.lease))
         return True
 
     async def add_missing_jobs(self) -> None:
         """Add the jobs that models that serve lack for these devices, and those that are due."""
         if not self.runner.takes_jobs:
             return
-        store, keys = self._store, self.runner.device_keys
+        store, keys = self._store, self.runner.services.device_keys
         for model in await store.call(store.models_lacking_job, keys):
             added = await store.call(store.add_job_for_devices, model.name, model.version, keys)
             if added is not None:
                 log.info("job added for the devices of this node", extra={"job": added.job.id})
-                self._begin(added.job, added.model, added.grant)
-
-    def _begin(self, job: JobRecord, model: ModelVersion, grant: object) -> None:
-        live = LiveJob(job, model, self._store)
-        live.grant = grant
-        self.runner.running.begin(live)
+                live = LiveJob(added.job, added.model, store, grant=added.grant)
+                self.runner.running.begin(live)
 
     # Work of this node.
 

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from braid.core.cover import Cover
+
+if TYPE_CHECKING:
+    from braid.server.inference.shape_latencies import ShapeTimes
 
 UNKNOWN_S = 0.005
 """Latency of every size while nothing at all is known."""
@@ -49,18 +52,10 @@ class Way(NamedTuple):
         return self.size * self.beside
 
 
-class Crowd(Protocol):
-    """How the requests of one model run while others wait."""
-
-    @property
-    def goes_beside(self) -> bool | None:
-        """Whether all run side by side, or none does; None: as is best for each batch."""
-
-
 class LatencyTable:
     """Expected seconds of a batch, by batch size and by how many run side by side."""
 
-    def __init__(self, sizes: Sequence[int], crowd: Crowd | None = None) -> None:
+    def __init__(self, sizes: Sequence[int], crowd: ShapeTimes | None = None) -> None:
         """``crowd``: of the model; None: its batches run as is best for each."""
         self._crowd = crowd
         self.sizes = tuple(sorted(sizes))

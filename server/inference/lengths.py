@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from braid.core.inputs import Content, GivenTensor, ShapeClass
+from braid.core.inputs import GivenTensor, ShapeClass
 from braid.core.padding import PaddedAxis, at_length, length_of, takes
 from braid.core.schedule import Schedule
 from braid.core.scheduled_lengths import LengthCosts, ScheduledLengths
@@ -46,22 +46,6 @@ CHECKED = 1000
 
 MOST_BYTES = 1 << 20
 """Requests with more are not kept for a check."""
-
-
-class Request(Protocol):
-    """Request as far as its lane depends on it."""
-
-    @property
-    def shape_class(self) -> ShapeClass: ...
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def inputs(self) -> Mapping[str, Content]: ...
-
-    @property
-    def is_empty(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +82,9 @@ class Sample:
 class Lengths:
     """Padding of one replica's requests, along the first exact axis. Belongs to the event loop."""
 
-    def __init__(self, padding: Sequence[PaddedAxis], main: ShapeClass, times: ShapeTimes) -> None:
+    def __init__(self, axis: PaddedAxis | None, main: ShapeClass, times: ShapeTimes) -> None:
         """``times``: of what runs unpadded. ``main``: scheduled, as long as any."""
-        self.axis = axis = next((axis for axis in padding if axis.exact), None)
+        self.axis = axis
         self._apart = {main}  # scheduled classes, each with a lane of its own
         self._near: dict[ShapeClass, Near | None] = {}  # None: it is not padded
 
@@ -108,7 +92,7 @@ class Lengths:
         def elements(length: int) -> int:
             return elements_of(main if axis is None else at_length(main, axis, length))
 
-        self.costs = LengthCosts(times, elements)
+        self.costs = LengthCosts(lambda length: times.compared_s(elements(length)))
         self._scheduled = None if axis is None else ScheduledLengths(axis, self.costs)
         self._asked = 0
         self.rows = Counter[int]()  # that were answered, by length
@@ -123,7 +107,7 @@ class Lengths:
         self._apart = {*scheduled}
         self._near.clear()
 
-    def lane_of(self, request: Request) -> Hashable:
+    def lane_of(self, request: CheckedRequest) -> Hashable:
         """Return what requests must have in common to share batches."""
         shape_class = request.shape_class
         if shape_class not in self._near:
@@ -189,7 +173,7 @@ class Lengths:
         if self._scheduled is not None:
             self._scheduled.add(shape_class, schedule)
 
-    def scheduled_for(self, request: Request, *, has_session: bool) -> ShapeClass | None:
+    def scheduled_for(self, request: CheckedRequest, *, has_session: bool) -> ShapeClass | None:
         """Return the scheduled class that a request runs in; None: in none, or unpadded."""
         own, scheduled = request.shape_class, self._scheduled
         if scheduled is None or (longer := scheduled.longer(own)) is None:
@@ -202,7 +186,7 @@ class Lengths:
         return longer if can_be_padded(request, scheduled.axis) else None
 
 
-def can_be_padded(request: Request, axis: PaddedAxis) -> bool:
+def can_be_padded(request: CheckedRequest, axis: PaddedAxis) -> bool:
     given = [
         GivenTensor(name, spec.dtype, (request.rows, *map(int, spec.shape[1:])), data)
         for name, spec in request.shape_class.inputs

@@ -27,7 +27,7 @@ from braid.core.program import PlanToRun
 from braid.core.shape_uses import Key, ShapeUse, ShapeUses
 from braid.core.tensor import TensorType, outputs_at
 from braid.server.devices.device import Device
-from braid.server.devices.executables import Executable
+from braid.server.devices.executables import Executable, input_bytes
 from braid.server.inference.lengths import elements_of
 from braid.server.inference.shape_latencies import ShapeTimes
 
@@ -63,8 +63,10 @@ class OtherShapes:
         self._crowded_s = 0.0  # in the session, while another run waited
         self._session_beside: Executable | None = None  # as ``_session``, of runs side by side
         self._is_shut = False
-        self._own: dict[Key, asyncio.Task[Executable]] = {}
-        self._uses = ShapeUses[Executable](self._session_at)
+        self._own: dict[Key, asyncio.Task[Executable]] = {}  # but for those that have failed
+        self._uses = ShapeUses[Executable](
+            lambda key: None if self._session is None else self._at(key, self._session)
+        )
         self._session_times = ShapeTimes()
         self._releasing: set[asyncio.Task[None]] = set()
         self._heap_part = 0.0  # of a run, by the bytes of its inputs; as much as was seen
@@ -178,7 +180,7 @@ class OtherShapes:
             self._uses.spent(use, seconds)
             self._session_times.observe(_elements(key), seconds, 1)
             if ready.heap_bytes:
-                part = ready.heap_bytes / max(1, _input_bytes(ready))
+                part = ready.heap_bytes / max(1, input_bytes(ready.layout))
                 self._heap_part = max(self._heap_part, part)
             is_free = key not in self._own and not self._memory.is_preparing
             if is_free and self._uses.pays(use):
@@ -208,32 +210,24 @@ class OtherShapes:
         self._releasing.add(releasing)
         releasing.add_done_callback(self._releasing.discard)
 
-    def _session_at(self, key: Key) -> Executable | None:
-        has_nothing = any(0 in spec.shape for _, spec in key[0].inputs)
-        if self._session is None or has_nothing or key[0].is_alone:
-            return None
-        return self._at(key, self._session)
-
     def _at(self, key: Key, session: Executable) -> Executable:
         program = self._to_run(*key).program
         outputs = outputs_at(self._inputs, self._outputs, program.specs)
         ready = self._device.at_shapes(session, program, outputs)
-        ready.heap_bytes = max(ready.heap_bytes, int(self._heap_part * _input_bytes(ready)))
+        grown_bytes = int(self._heap_part * input_bytes(ready.layout))
+        ready.heap_bytes = max(ready.heap_bytes, grown_bytes)
         return ready
 
     def _ready_own(self, key: Key) -> Executable | None:
         task = self._own.get(key)
-        if task is None or not task.done() or task.cancelled() or task.exception():
-            return None
-        return task.result()
+        return task.result() if task is not None and task.done() else None
 
     def _prepared(self, key: Key) -> asyncio.Task[Executable]:
-        task = self._own.get(key)
-        if task is None or (task.done() and (task.cancelled() or task.exception())):
-            task = self._own[key] = asyncio.create_task(self._prepare(key))
-            task.add_done_callback(log_unexpected)
+        if key not in self._own:
+            self._own[key] = asyncio.create_task(self._prepare(key))
+            self._own[key].add_done_callback(log_unexpected)
         self._memory.used(self, key)
-        return task
+        return self._own[key]
 
     async def _prepare(self, key: Key) -> Executable:
         try:
@@ -266,7 +260,3 @@ class OtherShapes:
 def _elements(key: Key) -> int:
     shape_class, batch_size = key
     return elements_of(shape_class) * batch_size
-
-
-def _input_bytes(ready: Executable) -> int:
-    return sum(place.size_bytes for place in ready.layout.inputs.values())

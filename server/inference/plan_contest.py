@@ -17,9 +17,10 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
+from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.core.background import BackgroundTasks
 from braid.core.contest import Contest
-from braid.core.errors import BraidError, Unavailable
+from braid.core.errors import BraidError
 from braid.core.plan import runs_in_sequence
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import ContestRow, ContestTable, PlanCandidate, Schedule
@@ -169,20 +170,13 @@ class PlanContest:
 
     async def _prepared(self, name: str) -> Executable | None:
         """Make a candidate ready to run; None: it cannot be, and takes no part."""
-        facts = {"plan": name, "schedule_id": self.schedule.key.id}
-        for _ in range(TRIES):
-            try:
-                return await self._events.prepare(self.schedule.led_by(name))
-            except Unavailable as error:  # the worker restarts
-                facts["reason"] = str(error)
-            except BraidError as error:  # no room, or no such engine any more
-                facts["reason"] = str(error)
-                break
-            if self._is_closed:
-                return None
-            await asyncio.sleep(AGAIN_S)
-        log.warning("a plan takes no part in service", extra=facts)
-        return None
+        retry = RetryWhileRestarting(RetryPauses((AGAIN_S,) * TRIES))
+        try:
+            return await retry(lambda: self._events.prepare(self.schedule.led_by(name)))
+        except BraidError as error:  # no room, or no such engine any more
+            facts = {"plan": name, "schedule_id": self.schedule.key.id, "reason": str(error)}
+            log.warning("a plan takes no part in service", extra=facts)
+            return None
 
     def next(
         self, *, may_explore: bool, slack_us: float | None = None, free: bool = False
@@ -223,8 +217,7 @@ class PlanContest:
         self._deaths[name] += 1
         if not is_death or self._deaths[name] >= MOST_DEATHS:
             log.warning("a plan leaves: its run failed", extra={"plan": name})
-            self._contest.failed(name)
-            self._settle()
+            self.drop(name)
         return True
 
     def _name_of(self, ready: Executable) -> str | None:
@@ -255,7 +248,7 @@ class PlanContest:
 
     def _decision(self) -> Iterator[ContestRow]:
         """Rows to store with a decision; latencies are of all runs, as nobody may have asked."""
-        taken_us = {row.candidate: row.median_us for row in self._contest.table()}
+        taken_us = {row.name: row.latency_us for row in self._contest.table()}
         first: ContestRow | None = None
         for row in self._rows():
             row = replace(row, latency_us=taken_us.get(row.name) or row.latency_us)
@@ -266,8 +259,8 @@ class PlanContest:
         """Rows without what requests have shown, the incumbent first."""
         stored = {row.name: row for row in self.schedule.table.rows}
         for row in self._contest.table() if self._opening is not None else ():
-            before = stored.pop(row.candidate)
-            yield replace(before, pairs=row.pairs, ratio=row.ratio, low=row.low, high=row.high)
+            before = stored.pop(row.name)
+            yield replace(row, latency_us=before.latency_us, plan_id=before.plan_id)
         yield from stored.values()
 
     def table(self) -> ContestTable:

@@ -18,26 +18,22 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from braid.compiler.imported_model import ImportedModel
 from braid.core.background import log_unexpected
 from braid.core.errors import BraidError, DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.inputs import ShapeClass
-from braid.core.padding import PaddedAxis, length_of, refused
-from braid.core.program import (
-    PlanToRun,
-    ProgramKey,
-    as_scheduled,
-)
+from braid.core.padding import length_of, refused
+from braid.core.program import PlanToRun, ProgramKey, to_run
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import ContestTable, Schedule, ScheduleKey
-from braid.core.tensor import BATCH, BYTES, TensorType, has_open_extents, outputs_at
-from braid.engine.importer.host.report import BatchAxes
+from braid.core.tensor import TensorType, has_open_extents
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.inference.latencies import LatencyTable
-from braid.server.inference.lengths import Lengths, ManyRows, NoRows, Request, elements_of
+from braid.server.inference.lengths import Lengths, ManyRows, NoRows, elements_of
 from braid.server.inference.other_shapes import OtherShapes
 from braid.server.inference.plan_contest import ContestEvents, PlanContest
 from braid.server.inference.shape_latencies import ShapeLatencies, ShapeTimes
@@ -45,6 +41,9 @@ from braid.server.inference.strikes import Strikes
 from braid.server.store.interface import Interface, reshapes
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import BatchPolicy
+
+if TYPE_CHECKING:
+    from braid.server.inference.requests import CheckedRequest
 
 log = logging.getLogger("braid.replica")
 
@@ -58,27 +57,11 @@ MOST_ROWS = 4096
 """Rows of such a run."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleMark:
-    """Marks of a schedule that tell it from another one of the same key."""
-
-    plan_id: str
-    side_by_side_id: str
-    created: str
-    measured_us: float | None
-    is_promoted: bool
-    is_decided: bool
-    tolerance: float | None
-
-    @staticmethod
-    def of(schedule: Schedule) -> ScheduleMark:
-        record = schedule.provenance
-        beside = schedule.side_by_side_id
-        return ScheduleMark(
-            *(schedule.plan_id, beside, record.created, record.measured_us, record.promoted),
-            is_decided=record.is_decided,
-            tolerance=record.tolerance,
-        )
+def _mark(schedule: Schedule) -> Hashable:
+    """What tells a schedule from another one of the same key, as far as serving goes."""
+    record, ids = schedule.provenance, (schedule.plan_id, schedule.side_by_side_id)
+    facts = record.created, record.measured_us, record.promoted, record.is_decided, record.tolerance
+    return *ids, *facts
 
 
 @dataclass(slots=True, eq=False)
@@ -130,14 +113,13 @@ class ModelReplica:
         self.metadata = report.metadata
         self.declare(Interface())
         shapes = imported.at_shapes()
-        self.scheduled = {one.shapes_text: self._class_of(one) for one in shapes}  # by the text
+        self.scheduled = {one.shapes_text: one.shape_class for one in shapes}  # by the text
         self.schedule_keys = _keys(shapes, device.device_key, lambda one: one.batch_sizes)
         self.larger_keys = _keys(shapes, device.device_key, lambda one: one.larger_sizes)
         self.profiled = self.scheduled[shapes[0].shapes_text]  # the main class
         self.shape_times = ShapeTimes()
-        padded = self._padded_in_batches(report.batch)
-        self.lengths = Lengths(padded, self.profiled, self.shape_times)
-        self.chosen: dict[ScheduleKey, ScheduleMark] = {}  # schedules that were given last
+        self.lengths = Lengths(imported.padded_axis, self.profiled, self.shape_times)
+        self.chosen: dict[ScheduleKey, Schedule] = {}  # that were given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
         self._shape_tables = WeakSet[ShapeLatencies]()  # of lanes that are in use, too
@@ -167,21 +149,6 @@ class ModelReplica:
         self.reshaped_inputs = reshapes(interface.inputs, self.inputs, has_batch)
         self.reshaped_outputs = reshapes(interface.outputs, self.output_specs, has_batch)
 
-    def _class_of(self, imported: ImportedModel) -> ShapeClass:
-        inputs = imported.inputs(1).items()
-        return ShapeClass(
-            tuple((name, self.one_row(spec)) for name, spec in inputs), imported.static
-        )
-
-    def _padded_in_batches(self, batch: BatchAxes | None) -> Sequence[PaddedAxis]:
-        """Axes along which requests of other lengths may be padded to share a batch."""
-        outputs = outputs_at(self.inputs, self.output_specs, dict(self.profiled.inputs))
-        is_text = any(spec.dtype == BYTES for spec in (*self.inputs.values(), *outputs.values()))
-        is_open = any(not spec.bind({BATCH: 1}).is_static for spec in outputs.values())
-        if batch is None or batch.alone or self.static_inputs or is_text or is_open:
-            return ()
-        return self.padding
-
     async def close(self) -> None:
         """Release the executables and the model. No batch uses them any more."""
         self._is_closed = True
@@ -192,7 +159,7 @@ class ModelReplica:
         plans = [ready for one in self._plans.values() for ready in await one.close()]
         await self.device.let_go(self.digest, {*plans, *self._retired, *others})
 
-    def lane_of(self, request: Request, waiting: int = 0) -> Hashable:
+    def lane_of(self, request: CheckedRequest, waiting: int = 0) -> Hashable:
         """What requests must have in common to share batches; ``waiting`` came before it."""
         if request.is_empty:
             return NoRows(request.shape_class)
@@ -205,7 +172,7 @@ class ModelReplica:
             return lane
         return unpadded if self._is_cheaper_beside(request, waiting, lane) else lane
 
-    def _runs_at_once(self, request: Request, lane: Hashable) -> bool:
+    def _runs_at_once(self, request: CheckedRequest, lane: Hashable) -> bool:
         """Whether the session for any shape answers a request of many rows sooner than batches do.
 
         Has it opened, if there is none yet.
@@ -219,7 +186,7 @@ class ModelReplica:
         at_once_s = self.shape_times.expected_s(elements_of(lane) * request.rows)
         return at_once_s is None or at_once_s < self.latencies(lane).clearing_s(request.rows)
 
-    def _lanes_of(self, request: Request) -> tuple[Hashable, Hashable]:
+    def _lanes_of(self, request: CheckedRequest) -> tuple[Hashable, Hashable]:
         """Return the lane of a request for which nothing waits, and the one without a schedule."""
         if self.lengths.axis is None or self.lengths.failure:
             return request.shape_class, request.shape_class
@@ -229,7 +196,7 @@ class ModelReplica:
         unpadded = self.lengths.lane_of(request) if has_session else request.shape_class
         return unpadded if bucket is None else bucket, unpadded
 
-    def _is_cheaper_beside(self, request: Request, waiting: int, lane: Hashable) -> bool:
+    def _is_cheaper_beside(self, request: CheckedRequest, waiting: int, lane: Hashable) -> bool:
         """Whether a request takes less of a busy device beside another one than in its lane.
 
         What it takes either way is learned: it decides how the requests of a crowd run.
@@ -292,19 +259,21 @@ class ModelReplica:
     def tolerance_at(self, shape_class: ShapeClass) -> float:
         """Maximum allowed relative error, or 0.0 if the shape class has no schedule."""
         texts = {text for text, scheduled in self.scheduled.items() if scheduled == shape_class}
-        marks = (mark for key, mark in self.chosen.items() if key.shapes in texts)
-        return max((mark.tolerance or 0.0 for mark in marks), default=0.0)
+        records = (one.provenance for key, one in self.chosen.items() if key.shapes in texts)
+        return max((record.tolerance or 0.0 for record in records), default=0.0)
 
     @property
     def scheduled_lengths(self) -> tuple[int, ...]:
         axis, shapes = self.lengths.axis, self.scheduled.values()
         return tuple(sorted({length_of(one, axis) for one in shapes})) if axis else ()
 
+    def has_chosen(self, schedule: Schedule) -> bool:
+        """Whether a schedule, or one that serves as it does, was given last."""
+        chosen = self.chosen.get(schedule.key)
+        return chosen is not None and _mark(chosen) == _mark(schedule)
+
     def is_main(self, schedule: Schedule) -> bool:
         return self.scheduled.get(schedule.key.shapes) == self.profiled
-
-    def one_row(self, spec: TensorType) -> TensorType:
-        return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
 
     async def use_plan(
         self,
@@ -536,17 +505,8 @@ class ModelReplica:
         self, shape_class: ShapeClass, batch_size: int, schedule: Schedule | None = None
     ) -> PlanToRun:
         """Return the plan for batches of one size: a schedule's, or the sequential one."""
-        inputs, is_alone = shape_class.inputs, shape_class.is_alone
-        if self.batched and not is_alone:
-            inputs = tuple(
-                (name, TensorType(spec.dtype, (batch_size, *spec.shape[1:])))
-                for name, spec in inputs
-            )
-        program = ProgramKey(self.digest, inputs, shape_class.static, is_loose=is_alone)
-        if schedule is None:
-            return PlanToRun(program)
-        program = as_scheduled(program, schedule)
-        return PlanToRun(program, schedule.plan, schedule.plan_id, schedule.runtime)
+        program = shape_class.program(self.digest, batch_size, batched=self.batched)
+        return to_run(program, schedule)
 
     def program(
         self, batch_size: int, schedule: Schedule | None = None, of: ShapeClass | None = None

@@ -103,10 +103,6 @@ class ShapeTimes:
         self._beside_s = 0.0  # of a run beside others
 
     @property
-    def are_compared(self) -> bool:
-        return len(self._runs) > 1
-
-    @property
     def slower(self) -> float:
         """Expected ratio of the seconds of a run beside others to those of one alone."""
         slower = self._trial.slower
@@ -148,6 +144,10 @@ class ShapeTimes:
 
     def expected_s(self, elements: int) -> float | None:
         return self._curve.at(elements)
+
+    def compared_s(self, elements: int) -> float | None:
+        """As ``expected_s``, once runs of two numbers of elements were seen."""
+        return self.expected_s(elements) if len(self._runs) > 1 else None
 
     def observe(self, elements: int, seconds: float, beside: int = 1) -> None:
         if not seconds > 0:  # shorter than its clock tells

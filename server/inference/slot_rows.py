@@ -60,29 +60,32 @@ def write_rows(
 ) -> bool:
     """Copy every piece's rows into the slot; rows of padding are zeroed, of integers repeated.
 
-    Shorter ones are padded along ``axis``. Returns True if all inputs are known to be finite, which
-    is looked at only if the executable needs that. Raises WorkerFault: the rows that were copied
-    are not those that will be handed out.
+    In a slot with a heap all are repeated. Shorter ones are padded along ``axis``. Returns True if
+    all inputs are known to be finite, which is looked at only if the executable needs that. Raises
+    WorkerFault: the rows that were copied are not those that will be handed out.
     """
+    heap: SlotHeap | None = None
+    is_finite = ready.needs_finite and not ready.layout.has_heap
     if ready.layout.has_heap:
-        _write_mixed_rows(memory, offset, ready, pieces)
-        return False
-    is_finite = ready.needs_finite
+        heap = SlotHeap(memory, ready, offset)
+        heap.begin(heap_bytes(ready, pieces))
     for name, place in ready.layout.inputs.items():
         start = offset + place.offset
         end = start + place.size_bytes
         for piece in pieces:
-            to = memory[start:end]
-            if axis is not None and name in axis.inputs:
+            to, content = memory[start:end], piece.request.inputs[name]
+            if heap is not None and isinstance(content, Strings):
+                size = _write_strings(to, piece, content, heap)
+            elif axis is not None and name in axis.inputs:
                 size = _write_longer(to, piece, name, place, axis)
             else:
-                size = _write_piece(to, piece, piece.request.inputs[name])
+                size = _write_piece(to, piece, content)
             is_finite = is_finite and _is_finite(memory[start : start + size], place.spec.dtype)
             start += size
         _check_rows(place, start - offset - place.offset, pieces)
         if start == end:
             continue
-        if "INT" in place.spec.dtype:
+        if heap is not None or "INT" in place.spec.dtype:
             _repeat_last_row(memory, start, end, place)
         else:
             memory[start:end] = bytes(end - start)
@@ -138,27 +141,13 @@ def slot_bytes(ready: Executable, pieces: Sequence[Piece]) -> int:
     return layout.size_bytes + (heap_bytes(ready, pieces) if layout.has_heap else 0)
 
 
-def _write_mixed_rows(
-    memory: memoryview, offset: int, ready: Executable, pieces: Sequence[Piece]
-) -> None:
-    """Do as ``write_rows`` for a slot with a heap; padding repeats the last row."""
-    heap = SlotHeap(memory, ready, offset)
-    heap.begin(heap_bytes(ready, pieces))
-    for name, place in ready.layout.inputs.items():
-        start = offset + place.offset
-        end = start + place.size_bytes
-        for piece in pieces:
-            content = piece.request.inputs[name]
-            if isinstance(content, Strings):
-                row = len(content.ends) // piece.request.rows
-                first = piece.first_row * row
-                places = heap.add(content, first, first + piece.rows * row).tobytes()
-                memory[start : start + len(places)] = places
-                start += len(places)
-            else:
-                start += _write_piece(memory[start:end], piece, content)
-        _check_rows(place, start - offset - place.offset, pieces)
-        _repeat_last_row(memory, start, end, place)
+def _write_strings(memory: memoryview, piece: Piece, content: Strings, heap: SlotHeap) -> int:
+    """Copy a piece's strings to the heap and their places to ``memory``; returns these bytes."""
+    row = len(content.ends) // piece.request.rows
+    first = piece.first_row * row
+    places = heap.add(content, first, first + piece.rows * row).tobytes()
+    memory[: len(places)] = places
+    return len(places)
 
 
 def _is_finite(memory: memoryview, dtype: str) -> bool:

@@ -6,7 +6,7 @@ Any call may raise braid.core.errors. ``Unavailable`` means: again in a moment (
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
@@ -62,6 +62,30 @@ class JobObserver(Protocol):
     def stages_reused(self, device: str, count: int) -> None: ...
     def schedule_looked_up(self, hit: bool) -> None: ...
     def plans_refused(self, device: str, count: int) -> None: ...
+
+
+class Room:
+    """Memory that models share, and the order in which they want it; here as much as there is."""
+
+    def room_for(self, model: ModelVersion) -> AbstractAsyncContextManager[None]:
+        """Make room for a version, which is loaded inside the block."""
+        return nullcontext()
+
+    async def more(self, model: ModelVersion) -> bool:
+        """Make more room, as that was not enough; False: nothing else can leave."""
+        return False
+
+    def has_room(self, model: ModelVersion) -> bool:
+        """Whether a version fits beside the others."""
+        return True
+
+    def is_wanted(self, model: ModelVersion) -> bool:
+        """Whether a restart loads a version before a request names it."""
+        return True
+
+    def place_in_order(self, model: ModelVersion) -> int:
+        """Place in which a restart loads a version; those of one place by their size."""
+        return 0
 
 
 OnSchedule = Callable[[ModelVersion, str, Schedule], None]

@@ -19,13 +19,15 @@ class LiveJob:
         store: Store,
         check: CheckImported | None = None,
         replaces: bool = False,
+        grant: object = None,
     ) -> None:
+        """``grant``: for the registry."""
         self.job = job
         self.model = model
         self.store = store  # that refuses writes once the job is another server's
         self.check: CheckImported = check or (lambda imported: None)
         self.replaces = replaces  # a version serves other bytes, until these do
-        self.grant: object = None  # for the registry
+        self.grant = grant
         self.changed = asyncio.Event()  # set, and replaced, at each change
         self.task: asyncio.Task[None] | None = None
         self.canceller: asyncio.Task[None] | None = None

@@ -37,7 +37,7 @@ from braid.compiler.progress import (
 )
 from braid.compiler.report import Event, StageMeasured, StagesReused
 from braid.compiler.results import Cache, with_present_engines
-from braid.compiler.retries import RetryWhileRestarting
+from braid.compiler.retries import IMPORT_TRIES, RetryWhileRestarting
 from braid.compiler.samples import NO_SAMPLES, GivenSamples, read_given
 from braid.compiler.work import CompileOptions
 from braid.core.errors import (
@@ -55,11 +55,9 @@ from braid.server.jobs.interfaces import CheckImported, ServingDevice
 from braid.server.jobs.services import JobServices
 from braid.server.store.files import StoreFolder, is_sound
 from braid.server.store.records import ModelStatus, ModelVersion
+from braid.server.store.shared_files import ARTEFACT, SAMPLES, UPLOAD
 
 log = logging.getLogger("braid.jobs")
-
-IMPORT_TRIES = 8
-"""Fewer tries than a measurement has: each may use up the machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,7 @@ async def serve_again(
     """
     devices = services.devices if devices is None else devices
     async with services.keeping(model.artefact):
-        await services.files.fetch_artefact(model.artefact)
+        await services.files.fetch(ARTEFACT, model.artefact)
         imported = await _read(model, services)
         retry = services.retry()
         refusals = await _serve_on(devices, model, imported, services, lambda device: retry)
@@ -176,7 +174,7 @@ async def _import(
 
             samples = None
             if digest := model.options.samples:
-                await retry(lambda: services.files.fetch_samples(digest))
+                await retry(lambda: services.files.fetch(SAMPLES, digest))
                 file = folder.sample_file(digest)
                 samples = file if file.is_file() else None  # gone: ``_samples`` says so
             await retry(
@@ -215,14 +213,14 @@ async def _fetch(model: ModelVersion, services: JobServices) -> None:
     """Bring the artefact of a model into the folder, else the upload that it is made from."""
     files, folder = services.files, services.store.folder
     try:
-        await files.fetch_artefact(model.artefact)
+        await files.fetch(ARTEFACT, model.artefact)
     except DamagedArtefact:
-        await files.fetch_upload(model.sha256)
+        await files.fetch(UPLOAD, model.sha256)
         if not folder.upload(model.sha256).is_file():
             raise
     else:
         if not folder.has_artefact(model.artefact):
-            await files.fetch_upload(model.sha256)
+            await files.fetch(UPLOAD, model.sha256)
 
 
 def _report_import(report: ReportProgress, progress: float, detail: str) -> None:
@@ -242,7 +240,7 @@ async def _samples(imported: ImportedModel, services: JobServices) -> GivenSampl
     digest = imported.options.samples
     if not digest:
         return NO_SAMPLES
-    await services.retry()(lambda: services.files.fetch_samples(digest))
+    await services.retry()(lambda: services.files.fetch(SAMPLES, digest))
     return await read_given(imported, services.store.folder.sample_file(digest))
 
 
@@ -361,17 +359,14 @@ async def _make(target: _Target, services: JobServices, progress: BatchSizeProgr
                 observer.stage_measured(device.name, seconds)
             case StagesReused(count):
                 observer.stages_reused(device.name, count)
-            case _ if not is_brief:
+            case _:
                 progress(event)
 
     turn = services.device_turns.of(device.name)
     if turn.locked():
         progress.waiting()
     async with turn:
-        if is_brief:
-            progress.briefly()
-        else:
-            progress.begun()
+        progress.begun(is_brief=is_brief)
         imported, size = target.imported, target.batch_size
         keys = [
             imported.schedule_key(item.device_key, rows)

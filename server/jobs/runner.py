@@ -18,10 +18,11 @@ does, and a crash before that lets the job go on); its progress never goes back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from braid.compiler.device import check_offered
 from braid.compiler.options import ModelOptions
@@ -57,7 +58,7 @@ class JobRunner:
     """Runs all registration jobs of a server. Belongs to one event loop."""
 
     def __init__(self, services: JobServices) -> None:
-        self._services = services
+        self.services = services
         self._store = services.store
         self._files = services.files
         self._registry = services.registry
@@ -82,7 +83,7 @@ class JobRunner:
     async def _queue_again(self) -> None:
         """Queue all jobs that have not ended: there is no other server that works on them."""
         with suppress(DiskFailure):  # logged; what serves goes on serving
-            await self._store.call(self._store.reschedule, self._services.device_keys)
+            await self._store.call(self._store.reschedule, self.services.device_keys)
         self.running.counted(await self._store.call(self._store.count_jobs))
         for job in await self._store.call(self._store.unfinished_jobs):
             try:
@@ -126,37 +127,20 @@ class JobRunner:
         Once begun it completes, even if the caller goes away. Raises InvalidRequest, Draining, or
         PreconditionFailed: ``version`` is given, and is something else.
         """
-        if self.running.is_stopping:
-            raise Draining("the server is shutting down; register again after its restart")
-        check_offered(options.precision, self._services.devices)
-        check_samples(options.precision, given=bool(options.samples))
-        await self.started()
-        with self._files.in_use(received.sha256):
-            await self._files.keep_upload(received)
-            return await though_callers_leave(self._register(name, received, options, version))
+        store, models = self._store, self.services.models
 
-    async def _register(
-        self,
-        name: str,
-        received: ReceivedUpload,
-        options: ModelOptions,
-        version: int | None,
-    ) -> Registration:
-        keep, store = partial(self._files.keep_upload, received), self._store
-        async with self.running.storing_rows:
-            entry = await self._files.stored_with(
-                keep,
-                lambda: store.call(
-                    store.register, name, received, options, self._services.device_keys, version
-                ),
-            )
-            if entry.job.state.has_ended and self._services.models.was_not_restored(entry.model):
-                entry = await self._store.call(
-                    self._store.add_job, entry.model, self._services.device_keys
-                )
-            self._services.models.register(entry.model)
-            self.running.begin_new(entry)
-        return entry
+        async def register(keep: Callable[[], Awaitable[None]]) -> Registration:
+            keys = self.services.device_keys
+            rows = partial(store.call, store.register, name, received, options, keys, version)
+            async with self.running.storing_rows:
+                entry = await self._files.stored_with(keep, rows)
+                if entry.job.state.has_ended and models.was_not_restored(entry.model):
+                    entry = await store.call(store.add_job, entry.model, keys)
+                models.register(entry.model)
+                self.running.begin_new(entry)
+            return entry
+
+        return await self._take(received, options, register)
 
     async def place(
         self,
@@ -171,39 +155,39 @@ class JobRunner:
         What the version serves it serves until then, also if it never comes to that. Once begun it
         completes. Raises InvalidRequest or Draining.
         """
-        if self.running.is_stopping:
-            raise Draining("the server is shutting down")
-        check_offered(options.precision, self._services.devices)
-        check_samples(options.precision, given=bool(options.samples))
-        await self.started()
-        with self._files.in_use(received.sha256):
-            await self._files.keep_upload(received)
-            return await though_callers_leave(self._place(name, received, options, version, check))
+        store, models = self._store, self.services.models
 
-    async def _place(
+        async def place(keep: Callable[[], Awaitable[None]]) -> Registration:
+            keys = self.services.device_keys
+            present = await store.call(store.models, name)
+            serves = (version, ModelStatus.SERVING) in {(row.version, row.state) for row in present}
+            # What serves goes on being scheduled until something else does.
+            await self._cancel_where(lambda live: live.is_of(name, version, serves))
+            rows = partial(store.call, store.place, name, received, options, keys, version)
+            async with self.running.storing_rows:
+                entry = await self._files.stored_with(keep, rows)
+                (models.replacing if entry.replaces else models.register)(entry.model)
+                self.running.begin_new(entry, check)
+            return entry
+
+        return await self._take(received, options, place)
+
+    async def _take(
         self,
-        name: str,
         received: ReceivedUpload,
         options: ModelOptions,
-        version: int,
-        check: CheckImported,
+        store_rows: Callable[[Callable[[], Awaitable[None]]], Coroutine[Any, Any, Registration]],
     ) -> Registration:
-        keep, store = partial(self._files.keep_upload, received), self._store
-        present = await self._store.call(self._store.models, name)
-        serves = (version, ModelStatus.SERVING) in {(row.version, row.state) for row in present}
-        # What serves goes on being scheduled until something else does.
-        await self._cancel_where(lambda live: live.is_of(name, version, serves))
-        async with self.running.storing_rows:
-            entry = await self._files.stored_with(
-                keep,
-                lambda: store.call(
-                    store.place, name, received, options, self._services.device_keys, version
-                ),
-            )
-            models = self._services.models
-            (models.replacing if entry.replaces else models.register)(entry.model)
-            self.running.begin_new(entry, check)
-        return entry
+        """Keep an upload, then store its rows; ``store_rows`` gets what keeps it once more."""
+        if self.running.is_stopping:
+            raise Draining("the server is shutting down; register again after its restart")
+        check_offered(options.precision, self.services.devices)
+        check_samples(options.precision, given=bool(options.samples))
+        await self.started()
+        keep = partial(self._files.keep_upload, received)
+        with self._files.in_use(received.sha256):
+            await keep()
+            return await though_callers_leave(store_rows(keep))
 
     async def schedule_again(
         self,
@@ -212,13 +196,12 @@ class JobRunner:
         *,
         batch_size: int | None = None,
         device: str = "",
-        reason: str = ASKED,
     ) -> JobRecord:
         """Forget the measurements of a model version, and schedule it afresh; returns the job.
 
         Its plans serve until the new ones are verified. A job under way already is the answer.
-        ``batch_size`` None and ``device`` "" mean all; ``reason`` is for people. Raises NotFound,
-        InvalidRequest, PreconditionFailed (it does not serve) or Draining.
+        ``batch_size`` None and ``device`` "" mean all. Raises NotFound, InvalidRequest,
+        PreconditionFailed (it does not serve) or Draining.
         """
         if self.running.is_stopping:
             raise Draining("the server is shutting down; schedule again after its restart")
@@ -226,24 +209,18 @@ class JobRunner:
         which = WhichSchedules(self._device_keys_of(device), batch_size)
         again, store = self._store.schedule_again, self._store
         async with self.running.storing_rows:
-            entry = await store.call(
-                again, name, version, self._services.device_keys, which, reason
-            )
+            entry = await store.call(again, name, version, self.services.device_keys, which, ASKED)
             self.running.begin_new(entry)
         return entry.job
 
     def _device_keys_of(self, device: str) -> list[str]:
         """Key of a device; of all if "" is given."""
-        devices = self._services.devices
+        devices = self.services.devices
         keys = [item.device_key for item in devices if device in ("", item.name)]
         if not keys:
             names = ", ".join(item.name for item in devices)
             raise InvalidRequest(f"there is no device {device!r}; devices: {names}")
         return keys
-
-    @property
-    def device_keys(self) -> str:
-        return self._services.device_keys
 
     @property
     def has_jobs(self) -> bool:

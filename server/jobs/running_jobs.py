@@ -91,9 +91,8 @@ class RunningJobs:
         """Run a job whose rows were just stored, if it is new."""
         if entry.is_new_job and not self.is_stopping:
             self.count(None, entry.job.state)
-            live = LiveJob(entry.job, entry.model, self._store, check, entry.replaces)
-            live.grant = entry.grant
-            self.begin(live)
+            facts = entry.job, entry.model, self._store
+            self.begin(LiveJob(*facts, check, entry.replaces, entry.grant))
 
     def begin(self, live: LiveJob) -> None:
         """Run a job to its end, or until another server may."""
@@ -208,8 +207,9 @@ class RunningJobs:
         try:
             report = partial(self._report, live)
             outcome = await register_model(*(live.model, services, report, live.check))
-        except TakenOver:
-            await self._lost(live)
+        except TakenOver:  # a write was refused; it is left to any server, of which this may be one
+            self.gone(live, was_refused=True)
+            await self._registry.give_back(live.grant)
         except DiskFailure as error:
             log.error("job failed: %s", error, extra=where)
             await self.end(live, JobStatus.FAILED, str(error))
@@ -224,11 +224,6 @@ class RunningJobs:
         else:
             log.info("job done", extra={**where, "unscheduled": len(outcome.failures)})
             await self.end(live, *_end_of(outcome), lacks_sizes=outcome.lacks_sizes)
-
-    async def _lost(self, live: LiveJob) -> None:
-        """Leave a job of which a write was refused to any server; this one may be it."""
-        self.gone(live, was_refused=True)
-        await self._registry.give_back(live.grant)
 
     def _report(self, live: LiveJob, now: ProgressReport) -> None:
         if live.is_ending or live.is_gone:

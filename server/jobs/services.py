@@ -15,10 +15,10 @@ from braid.server.jobs.interfaces import (
     JobObserver,
     OnSchedule,
     PlanTarget,
+    Room,
     ServingDevice,
 )
 from braid.server.jobs.registry import Registry
-from braid.server.jobs.room import AllRoom, Room
 from braid.server.store.records import DEVICE_KEYS_SEPARATOR
 from braid.server.store.shared_files import Files
 from braid.server.store.store import Store
@@ -40,7 +40,7 @@ class JobServices:
     files: Files = field(default_factory=Files)  # that other servers use, too
     side_by_side: bool = True  # whether registrations measure runs side by side, which then serve
     registry: Registry = field(default_factory=Registry)  # which server does what
-    room: Room = field(default_factory=AllRoom)  # in memory
+    room: Room = field(default_factory=Room)  # in memory
     retry_pauses: RetryPauses = field(default_factory=RetryPauses)
     load_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # weights are read one by one
     # By device name: measuring needs the device for itself, for one batch size at a time.

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from braid.compiler.options import ModelOptions
 from braid.core.background import though_callers_leave
@@ -38,11 +37,8 @@ BringNow = Callable[[ModelVersion], Awaitable[BraidError | None]]
 """Loads a version that is not in memory; returns why it cannot answer, or None."""
 
 
-class CatchUp(Protocol):
-    """Lets a model be as other servers of the store have left it."""
-
-    async def __call__(self, name: str, *, has_turn: bool = False) -> None:
-        """Return when it is; ``has_turn``: the caller has the turn of the name."""
+CatchUp = Callable[[str, bool], Awaitable[None]]
+"""Lets a model be as other servers of the store have left it; True: the caller has its turn."""
 
 
 class ModelLoader:
@@ -80,7 +76,7 @@ class ModelLoader:
         """Wait until the models of the store are restored, and ``name`` is as it is stored."""
         await self._runner.started()
         if self._catch_up is not None:
-            await self._catch_up(name)
+            await self._catch_up(name, False)
 
     async def load(
         self, name: str, files: Mapping[int, bytes], options: ModelOptions | None
@@ -215,7 +211,7 @@ class ModelLoader:
         async with aclosing(self._runner.watch(job_id)) as changes:
             async for job in changes:
                 if self._catch_up is not None and not job.state.is_before_serving:
-                    await self._catch_up(model.name, has_turn=True)  # it may be another server's
+                    await self._catch_up(model.name, True)  # it may be another server's
                 if self._models.served_version(model.name, model.version) is not None:
                     return
                 message = job.message

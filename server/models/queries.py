@@ -17,7 +17,7 @@ from braid.server.models.serving_models import ServingModels
 from braid.server.models.versions import KnownVersion, number_of
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import ServingConfig
-from braid.server.store.shared_files import Files
+from braid.server.store.shared_files import ARTEFACT, Files
 from braid.server.store.store import Store
 
 
@@ -160,7 +160,7 @@ class ModelQueries:
         on = self._named(placed.device)
         async with on.keeping(model.artefact):
             with self._files.in_use(model.artefact):
-                await self._files.fetch_artefact(model.artefact)
+                await self._files.fetch(ARTEFACT, model.artefact)
                 imported = await asyncio.to_thread(
                     read_imported, model.artefact, model.options, artefact
                 )

@@ -19,9 +19,9 @@ from time import monotonic
 
 from braid.core.regular_file import read_file
 from braid.core.shape_memory import PART
-from braid.engine.link.messages import ModelMemory
 from braid.server.devices.pool import Devices
 from braid.server.inference.routing import Replicas
+from braid.server.jobs.interfaces import Room
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import ON_DEMAND, PINNED
@@ -43,7 +43,7 @@ ESTIMATE_FACTOR = 2
 ESTIMATE_BYTES = 8 << 20
 
 
-class Residency:
+class Residency(Room):
     """Puts models away, and knows for which there is room. Belongs to the event loop."""
 
     def __init__(
@@ -144,7 +144,8 @@ class Residency:
         """Note what models hold now, for when they come back."""
         for device in self._devices.all:
             for digest, memory in device.model_memory.items():
-                self._held[device.name, digest] = _bytes(memory)
+                held = memory.host_weights + memory.activations + memory.sessions
+                self._held[device.name, digest] = held
 
     def _fits(self, digest: str, model: ModelVersion) -> bool:
         """Whether all that is loaded or being loaded fits on every device with a limit."""
@@ -162,10 +163,6 @@ class Residency:
             if held > most:
                 return False
         return True
-
-
-def _bytes(memory: ModelMemory) -> int:
-    return memory.host_weights + memory.activations + memory.sessions
 
 
 def _estimate(row: ModelVersion | None) -> int:

@@ -25,7 +25,7 @@ from braid.core.schedule import Schedule
 from braid.server.devices.pool import Devices
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
-from braid.server.inference.replica import ModelReplica, ScheduleMark
+from braid.server.inference.replica import ModelReplica
 from braid.server.inference.routing import QueuedReplica, Replicas
 from braid.server.models.versions import (
     DEFAULT_CONFIG,
@@ -310,16 +310,15 @@ class ServingModels(KnownModels):
                 f"{model.name} version {model.version} does not serve on {device}",
             )
         batch_size, of = schedule.key.batch_size, served.scheduled.get(schedule.key.shapes)
-        mark = ScheduleMark.of(schedule)
         if of is None:
             raise PreconditionFailed(
                 f"{model.name} version {model.version} is not scheduled for {schedule.key.shapes} "
                 "any more"
             )
-        if served.has_plan(batch_size, of) and served.chosen.get(schedule.key) == mark:
+        if served.has_plan(batch_size, of) and served.has_chosen(schedule):
             return  # its contest goes on
         await served.use_plan(batch_size, schedule, of)
-        served.chosen[schedule.key] = mark
+        served.chosen[schedule.key] = schedule
         if latency_us := schedule.table.rows[0].latency_us:
             served.expect(batch_size, latency_us, of)
 
@@ -332,7 +331,7 @@ class ServingModels(KnownModels):
         of = served.scheduled.get(schedule.key.shapes)
         if of is not None and served.has_plan(batch_size, of):
             await served.use_plan(batch_size, None, of)
-        served.chosen[schedule.key] = ScheduleMark.of(schedule)
+        served.chosen[schedule.key] = schedule
         if provenance.sequential_us and served.is_main(schedule):
             served.expect(batch_size, provenance.sequential_us)
 

@@ -36,7 +36,7 @@ from braid.server.store.records import (
     ReceivedUpload,
     Registration,
 )
-from braid.server.store.shared_files import Files
+from braid.server.store.shared_files import ARTEFACT, Files
 from braid.server.store.store import Store
 from braid.server.store.uploads import Upload
 from braid_client.external_data import ModelFile, with_its_data
@@ -114,7 +114,7 @@ class Placing:
             key = model.artefact
             artefact = self._store.folder.artefact(key)
             with self._files.in_use(key):
-                await self._files.fetch_artefact(key)
+                await self._files.fetch(ARTEFACT, key)
                 check(await asyncio.to_thread(read_imported, key, model.options, artefact))
 
     async def _until_serving(self, registration: Registration, digest: str) -> None:

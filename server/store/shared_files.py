@@ -2,7 +2,7 @@
 
     registration ──keep_upload──> shared place        (before the rows that need it are stored)
     import ───────keep_artefact─> shared place        (before the model serves)
-    job, restore ─fetch_*───────> the store's folder  (where all other parts look for files)
+    job, restore ─fetch─────────> the store's folder  (where all other parts look for files)
 
 Of a single server the store's folder is the shared place: ``Files`` does nothing. Those of several
 servers are in ``braid.server.fleet.files``.
@@ -12,11 +12,50 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
+from braid.core.errors import BraidError, InvalidArtefact
+from braid.engine.importer.host.report import check_files, file_digest
+from braid.engine.importer.host.samples import digest_of, read_samples
+from braid.server.store.files import StoreFolder
 from braid.server.store.records import ReceivedUpload
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """One kind of files, each named by a digest."""
+
+    name: str  # first part of its objects' keys
+    path: Callable[[StoreFolder, str], Path]
+    check: Callable[[Path, str], None]  # raises BraidError or OSError; reads all of a file
+    is_folder: bool = False
+
+    def is_sound(self, folder: StoreFolder, digest: str) -> bool:
+        """True if the file of a digest is in the folder, and what it should be. Blocks."""
+        try:
+            self.check(self.path(folder, digest), digest)
+        except (BraidError, OSError):
+            return False
+        return True
+
+
+def _check_upload(path: Path, digest: str) -> None:
+    if file_digest(path) != digest:
+        raise InvalidArtefact("the upload was changed")
+
+
+def _check_samples(path: Path, digest: str) -> None:
+    if digest_of(read_samples(path)) != digest:
+        raise InvalidArtefact("the samples were changed")
+
+
+UPLOAD = FileKind("uploads", StoreFolder.upload, _check_upload)
+SAMPLES = FileKind("samples", StoreFolder.sample_file, _check_samples)
+ARTEFACT = FileKind("artefacts", StoreFolder.artefact, check_files, is_folder=True)
 
 
 class Files:
@@ -42,14 +81,8 @@ class Files:
     async def keep_artefact(self, sha256: str) -> None:
         """Put the artefact of an upload where every server finds it; returns once it is safe."""
 
-    async def fetch_upload(self, sha256: str) -> None:
-        """Bring an upload into the store's folder, unless it is there or nowhere."""
-
-    async def fetch_samples(self, digest: str) -> None:
-        """Bring samples into the store's folder, unless they are there or nowhere."""
-
-    async def fetch_artefact(self, sha256: str) -> None:
-        """Bring a sound artefact into the folder, if it is anywhere, or raise DamagedArtefact."""
+    async def fetch(self, kind: FileKind, digest: str) -> None:
+        """Bring a sound file into the folder, unless it is there or nowhere; or DamagedArtefact."""
 
     def in_use(self, digest: str) -> AbstractContextManager[None]:
         """Keep the files of a digest in the store's folder while the context is open."""

@@ -93,30 +93,20 @@ def write_method(change: Query[P, T], tells: str = "") -> Method[P, T]:
     return method
 
 
-def read_results(query: ResultsMethod[P, T]) -> Method[P, T]:
-    """Method of the store that makes one query of its results, see its docstring."""
+def of_results(
+    asked: ResultsMethod[P, T], tells: str = "", *, writes: bool = False
+) -> Method[P, T]:
+    """Method of the store that asks its results once, see the docstring; ``tells`` as of others."""
 
-    @wraps(query)
+    @wraps(asked)
     def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
         def ask(connection: Connection) -> T:
-            answer: T = getattr(store._results(connection), query.__name__)(*args, **kwargs)
+            answer: T = getattr(store._results(connection), asked.__name__)(*args, **kwargs)
             return answer
 
+        if writes:
+            return store._transactions.write(ask, tells)
         return store._transactions.read(ask)
-
-    return method
-
-
-def write_results(change: ResultsMethod[P, T], tells: str = "") -> Method[P, T]:
-    """Method of the store that makes one change of its results; ``tells`` as of others."""
-
-    @wraps(change)
-    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        def make(connection: Connection) -> T:
-            result: T = getattr(store._results(connection), change.__name__)(*args, **kwargs)
-            return result
-
-        return store._transactions.write(make, tells)
 
     return method
 
@@ -323,19 +313,14 @@ class Store(Registrations):
         def again(connection: Connection) -> Registration:
             model = models_table.get(connection, name, version)
             wanted = _wanted_schedules(self._results(connection), model, which)
-            if (job := self._job_under_way(connection, model, device_keys)) is not None:
-                return Registration(model, job, is_new_job=False)
+            last = self._last_job(connection, model, device_keys)
+            if last is not None and not last[0].state.has_ended:
+                return Registration(model, last[0], is_new_job=False)
             _check_serves(model)
             self._results(connection).ask_again(wanted, reason)
             return self._add_job(connection, model, device_keys)
 
         return self._transactions.write(again, "jobs")
-
-    def _job_under_way(
-        self, connection: Connection, model: ModelVersion, device_keys: str
-    ) -> JobRecord | None:
-        last = self._last_job(connection, model, device_keys)
-        return None if last is None or last[0].state.has_ended else last[0]
 
     def end_job(self, job: JobRecord) -> ModelVersion | None:
         """Store a job's last state; a model that it never made serve is FAILED from then on.
@@ -363,15 +348,15 @@ class Store(Registrations):
 
     # Schedules and measurements.
 
-    put_schedule = write_results(Results.put_schedule, "schedules")
-    put_graph = write_results(Results.put_graph)
-    find_graph = read_results(Results.find_graph)
-    find_schedule = read_results(Results.find_schedule)
-    schedules_of = read_results(Results.schedules_of)
-    schedules_for = read_results(Results.schedules_for)
-    forget_schedule = write_results(Results.forget_schedule, "schedules")
-    put_latencies = write_results(Results.put_latencies)
-    all_latencies = read_results(Results.all_latencies)
+    put_schedule = of_results(Results.put_schedule, "schedules", writes=True)
+    put_graph = of_results(Results.put_graph, writes=True)
+    find_graph = of_results(Results.find_graph)
+    find_schedule = of_results(Results.find_schedule)
+    schedules_of = of_results(Results.schedules_of)
+    schedules_for = of_results(Results.schedules_for)
+    forget_schedule = of_results(Results.forget_schedule, "schedules", writes=True)
+    put_latencies = of_results(Results.put_latencies, writes=True)
+    all_latencies = of_results(Results.all_latencies)
 
     def listed_nodes(self) -> list[ShownNode]:
         """Servers that share the database, with their jobs; none if this server is alone."""
@@ -424,14 +409,10 @@ def _reschedule(connection: Connection, device_keys: str) -> None:
         if model.state is not ModelStatus.SERVING or last is None:
             continue
         job, made_for = last
-        is_due = job.state is JobStatus.UNSCHEDULED and _is_due(
-            job, jobs_table.unscheduled_in_a_row(connection, model)
-        )
-        if is_due or (job.state in _MADE_FOR_DEVICES and made_for != device_keys):
+        is_due = job.state in _MADE_FOR_DEVICES and made_for != device_keys
+        if job.state is JobStatus.UNSCHEDULED and not is_due:
+            tries = jobs_table.unscheduled_in_a_row(connection, model)
+            pause_s = 0.0 if tries == 1 else AGAIN_SECONDS * AGAIN_GROWTH ** (tries - 2)
+            is_due = time.time() >= job.updated_unix + pause_s
+        if is_due:
             jobs_table.add(connection, model, device_keys)
-
-
-def _is_due(job: JobRecord, tries: int) -> bool:
-    """True if a model whose last ``tries`` jobs ended UNSCHEDULED is to be scheduled again now."""
-    pause_s = 0.0 if tries == 1 else AGAIN_SECONDS * AGAIN_GROWTH ** (tries - 2)
-    return time.time() >= job.updated_unix + pause_s

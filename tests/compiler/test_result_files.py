@@ -7,12 +7,13 @@ import hashlib
 import json
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from braid.compiler.result_files import Measurement, ResultFiles, ScheduleFile
+from braid.compiler.result_files import ResultFiles, ScheduleFile
 from braid.core.measurement import StageLatency
 from tests.compiler.results import MODEL, graph, schedule
 
@@ -235,7 +236,9 @@ def _append(root: Path, number: int) -> None:
         files.put_latencies("cpu-a", latencies(f"{number}-{count}"))
         files.put_schedule(schedule(latency_us=1.0 + number))
         if count % 10 == 0:  # write the file of measurements anew, without the old one
-            files.put_measurements("cpu-a", [Measurement("old", 1.0, 0.1, 5, OLD)])
+            with pytest.MonkeyPatch.context() as past:
+                past.setattr(time, "time", lambda: OLD)
+                files.put_latencies("cpu-a", latencies("old"))
             files._forget_latencies(schedule(2))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_what_slows_all_candidates_down_changes_nothing() -> None:
         contest.took(name, speed * {"a": 100.0, "b": 110.0}[name])
 
     row = contest.table()[-1]
-    assert row.candidate == "b" or contest.candidates == ("a",)
+    assert row.name == "b" or contest.candidates == ("a",)
     assert contest.incumbent == "a"
 
 
@@ -216,20 +216,19 @@ def test_a_pair_whose_times_never_come_ends() -> None:
     assert contest.table()[1].pairs > 0
 
 
-@pytest.mark.parametrize("leave", [Contest.failed, Contest.drop])
-def test_a_candidate_that_leaves_is_chosen_no_more(leave: Callable[[Contest, str], None]) -> None:
+def test_a_candidate_that_leaves_is_chosen_no_more() -> None:
     contest = Contest("abc", estimates_us=[100.0, 101.0, 102.0])
     serve(contest, {"a": 100.0, "b": 101.0, "c": 102.0}, 5)
 
-    leave(contest, contest.incumbent)
+    contest.drop(contest.incumbent)
     contest.took("a", 100.0)  # was under way
 
     assert contest.incumbent == "b"
     assert "a" not in serve(contest, {"b": 101.0, "c": 102.0}, 300)
-    leave(contest, "c")
+    contest.drop("c")
     assert contest.is_decided
     with pytest.raises(ValueError, match="b is the last candidate"):
-        leave(contest, "b")
+        contest.drop("b")
 
 
 def test_a_lasting_change_of_the_incumbents_latency_reopens() -> None:
@@ -260,18 +259,17 @@ def test_a_short_change_of_latency_does_not() -> None:
         serve(contest, {"a": 100.0}, 600, times=times)
 
 
-def test_the_table_shows_pairs_ratios_and_shares() -> None:
+def test_the_table_shows_pairs_and_ratios() -> None:
     contest = Contest("ab")
-    chosen = serve(contest, {"a": 100.0, "b": 120.0}, 400)
+    serve(contest, {"a": 100.0, "b": 120.0}, 400)
 
     first, second = contest.table()
 
-    assert (first.candidate, first.ratio, first.median_us) == ("a", 1.0, 100.0)
+    assert (first.name, first.ratio, first.latency_us) == ("a", 1.0, 100.0)
     assert second.ratio == pytest.approx(1.2)
     assert second.low is not None
     assert second.high is not None
     assert second.low < 1.2 < second.high
-    assert (second.share, second.runs) == (chosen.count("b") / 400, chosen.count("b"))
     assert second.pairs == first.pairs > 0
 
 

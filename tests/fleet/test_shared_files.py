@@ -18,6 +18,7 @@ from braid.server.fleet.files.place import open_place
 from braid.server.fleet.records import FilesGone, SharedFilesAway
 from braid.server.fleet.tables.objects import ObjectState, StoredObject
 from braid.server.store.records import ReceivedUpload, Registration
+from braid.server.store.shared_files import UPLOAD
 from tests.clock import until
 from tests.fleet.postgres import Postgres
 from tests.fleet.s3 import S3
@@ -99,14 +100,14 @@ async def test_without_s3_calls_say_so_in_bounded_time_and_go_on_when_it_is_back
     try:
         async with asyncio.timeout(60):
             with pytest.raises(SharedFilesAway) as away:
-                await other.files.fetch_upload(made.model.sha256)
+                await other.files.fetch(UPLOAD, made.model.sha256)
             with pytest.raises(SharedFilesAway):
                 await one.files.keep_upload(one.received(b"another"))
     finally:
         environment.start()
 
     assert away.value.retry_after_s
-    await other.files.fetch_upload(made.model.sha256)
+    await other.files.fetch(UPLOAD, made.model.sha256)
     await one.register("n", one.received(b"another"))
     assert (one.seen.failed, other.seen.failed) == (["put"], ["fetch"])
 
@@ -183,7 +184,7 @@ async def test_a_bucket_that_is_gone_damages_no_object(environment: S3, tmp_path
         node.store.finish_object(key)
 
         with pytest.raises(SharedFilesAway):
-            await node.files.fetch_upload("a" * 64)
+            await node.files.fetch(UPLOAD, "a" * 64)
 
         [found] = node.store.find_objects(f"uploads/{'a' * 64}")
     assert found.state is ObjectState.PRESENT
@@ -210,7 +211,7 @@ async def test_a_full_s3_is_resource_exhausted_and_nothing_is_half_done(
             assert [each.name for each in node.store.models()] == ["m"]
             assert node.store.find_objects(f"uploads/{large.sha256}") == []
             node.store.folder.upload(made.model.sha256).unlink()
-            await node.files.fetch_upload(made.model.sha256)  # what is there is read
+            await node.files.fetch(UPLOAD, made.model.sha256)  # what is there is read
     finally:
         small.stop()
         await asyncio.to_thread(subprocess.run, ["umount", "-l", str(small._folder)], check=True)
@@ -229,11 +230,12 @@ async def stream(folder, url):
                 file.write(bytes([number % 251]) * (1 << 20))
         import hashlib
         from braid.server.store.records import ReceivedUpload
+        from braid.server.store.shared_files import UPLOAD
         with part.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         await one.register("m", ReceivedUpload(part, sha256, 512 << 20))
-        await other.files.fetch_upload(sha256)
+        await other.files.fetch(UPLOAD, sha256)
         print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 asyncio.run(stream(Path(sys.argv[1]), sys.argv[2]))

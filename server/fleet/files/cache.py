@@ -122,11 +122,7 @@ def _entries(folder: StoreFolder) -> list[_Entry]:
         for path in room.iterdir():
             with suppress(OSError):  # removed meanwhile
                 if "." not in path.name:
-                    entries.append(_entry(path))
+                    facts = path.stat()
+                    size_bytes = size_on_disk(path) if path.is_dir() else facts.st_size
+                    entries.append(_Entry(path, size_bytes, facts.st_mtime))
     return entries
-
-
-def _entry(path: Path) -> _Entry:
-    facts = path.stat()
-    size_bytes = size_on_disk(path) if path.is_dir() else facts.st_size
-    return _Entry(path, size_bytes, facts.st_mtime)

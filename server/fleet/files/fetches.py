@@ -26,13 +26,13 @@ from braid.core.errors import (
 )
 from braid.core.removal import remove_folder
 from braid.server.fleet.files.cache import FileCache
-from braid.server.fleet.files.kinds import FileKind
 from braid.server.fleet.files.packing import new_file, unpack
 from braid.server.fleet.files.place import ObjectPlace
 from braid.server.fleet.metrics import FileMetrics
 from braid.server.fleet.store import FleetStore
 from braid.server.fleet.tables.objects import ObjectState, StoredObject
 from braid.server.store.disk import DiskWatch
+from braid.server.store.shared_files import FileKind
 
 log = logging.getLogger("braid.files")
 

@@ -1,7 +1,7 @@
 """Files of a store that several servers share, by digest: put once, fetched where they are needed.
 
     keep_*   a PRESENT object? ──no──> row PENDING ──> object ──> row PRESENT
-    fetch_*  a sound file here? ──no──> object ──digest checked──> renamed here    (fetches.py)
+    fetch    a sound file here? ──no──> object ──digest checked──> renamed here    (fetches.py)
     sweep    rows of no use ──> DELETING ──> objects deleted ──> no rows
 
 The store's folder is a bounded cache (``cache.py``). Which objects exist is known by their rows
@@ -26,7 +26,6 @@ from braid.core.keyed_locks import KeyedLocks
 from braid.engine.importer.host.report import file_digest
 from braid.server.fleet.files.cache import FileCache
 from braid.server.fleet.files.fetches import Fetches
-from braid.server.fleet.files.kinds import ARTEFACT, SAMPLES, UPLOAD, FileKind
 from braid.server.fleet.files.packing import pack
 from braid.server.fleet.files.place import ObjectPlace
 from braid.server.fleet.metrics import FileMetrics
@@ -35,7 +34,7 @@ from braid.server.fleet.store import FleetStore
 from braid.server.fleet.tables.objects import StoredObject
 from braid.server.store.disk import DiskWatch
 from braid.server.store.records import ReceivedUpload
-from braid.server.store.shared_files import Files
+from braid.server.store.shared_files import ARTEFACT, SAMPLES, UPLOAD, FileKind, Files
 
 log = logging.getLogger("braid.files")
 
@@ -106,14 +105,8 @@ class ObjectFiles(Files):
     async def keep_artefact(self, sha256: str) -> None:
         await self._keep(ARTEFACT, sha256, self._store.folder.artefact(sha256))
 
-    async def fetch_upload(self, sha256: str) -> None:
-        await self._fetches.fetch(UPLOAD, sha256)
-
-    async def fetch_samples(self, digest: str) -> None:
-        await self._fetches.fetch(SAMPLES, digest)
-
-    async def fetch_artefact(self, sha256: str) -> None:
-        await self._fetches.fetch(ARTEFACT, sha256)
+    async def fetch(self, kind: FileKind, digest: str) -> None:
+        await self._fetches.fetch(kind, digest)
 
     def in_use(self, digest: str) -> AbstractContextManager[None]:
         return self._cache.in_use(digest)

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
 
+from braid.compiler.progress import UNKNOWN
 from braid.server.fleet.records import JOB, Claimant, ClaimedJob, Lease, UnfinishedJob
 from braid.server.fleet.tables import leases as leases_table
 from braid.server.fleet.tables import nodes as nodes_table
@@ -26,8 +27,6 @@ from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
 from braid.server.store.tables.dialects import now
 from braid.server.store.tables.schema import jobs, leases
-
-UNKNOWN = -1.0  # seconds until a job ends
 
 AGAIN_SECONDS, AGAIN_GROWTH, MOST_TRIES = 300.0, 4.0, 6
 """After a job ended UNSCHEDULED the first time it is tried again so much later, then after longer,

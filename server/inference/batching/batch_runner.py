@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from braid.core.errors import ModelQuarantined, RunTooLong, Unavailable, WorkerDied
 from braid.core.pieces import in_steps
 from braid.server.inference.batching.execution import BatchResult, Execution, Running
-from braid.server.inference.batching.queues import Lane, ModelQueue, Piece
+from braid.server.inference.batching.queues import Batch
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.slot_rows import join
 
@@ -20,25 +20,6 @@ log = logging.getLogger("braid.batching")
 
 HANDOVER_S, LONGEST_HANDOVER_S = 0.001, 0.01
 """Cost of a batch beside the computing, in seconds: a first guess, and the most assumed."""
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Pieces of one shape class that are sent to the device together."""
-
-    queue: ModelQueue
-    lane: Lane
-    pieces: Sequence[Piece]
-    size: int
-    expected_s: float
-    sent_at: float  # by the batcher's clock
-    was_idle: bool  # its part of the device had nothing else to do
-    beside: int = 1  # batches that the device runs side by side, this one among them
-    has_waited: bool = False  # for its executable
-
-    def share_of(self, seconds: float) -> float:
-        """Device time by share for a batch that takes so many seconds on its part of the device."""
-        return seconds / self.beside / self.queue.model.policy.share
 
 
 class BatchRunner:
@@ -70,10 +51,9 @@ class BatchRunner:
         model = batch.queue.model
         try:
             model.strikes.check(model.name, model.version)  # it may have waited for long
-            running = self._execution.run(
-                *(model, batch.pieces, batch.size, batch.beside, partial(self._waits, batch)),
-                may_explore=2 * batch.queue.requests < model.policy.max_requests,
-            )
+            may_explore = 2 * batch.queue.requests < model.policy.max_requests
+            waits = partial(self._waits, batch)
+            running = self._execution.run(batch, waits, may_explore=may_explore)
         except Exception as error:
             return self._failed(batch, error)
         return self._finish(batch, running)

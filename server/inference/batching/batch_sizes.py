@@ -99,6 +99,7 @@ class CompletionPlan:
         *,
         is_alone: bool = False,
         most: int | None = None,
+        free_s: Sequence[float] = (),
     ) -> Way:
         """Return the batch size to run now for ``rows``, at least 1, and how many side by side.
 
@@ -107,16 +108,33 @@ class CompletionPlan:
             request_rows: rows of a request, on average.
             is_alone: all rows are of one request.
             most: rows that can share a batch; the others, which run beside it, count as alike.
+            free_s: seconds until each equal part is free, ascending; none: all of them are.
         """
-        if is_alone:
+        are_apart = bool(free_s) and free_s[0] != free_s[-1]
+        if is_alone and not are_apart:
             return Way(self._table.first_size(rows))
         self._refresh()
         busy, ways = self._busy_period(rows, gap_s), self._ways(most)
+        near = min(busy, max(rows, HORIZON_ON_PARTS))
         if most is not None:  # each lane has totals of its own
-            busy = min(busy, max(rows, HORIZON_ON_PARTS))
-        if busy > HORIZON_ROWS:
-            return min(ways, key=lambda w: self._latency[w] / min(w.rows, rows))
-        return min(ways, key=lambda w: self._total_with_s(w, rows, busy, request_rows))
+            busy = near
+        if is_alone:
+            best = Way(self._table.first_size(rows))
+        elif busy > HORIZON_ROWS:
+            best = min(ways, key=lambda w: self._latency[w] / min(w.rows, rows))
+        else:
+            best = min(ways, key=lambda w: self._total_with_s(w, rows, busy, request_rows))
+        if not are_apart:
+            return best
+        near = min(near, HORIZON_ROWS)
+        best_s = free_s[-1] * _whole(near, request_rows)
+        best_s += self._total_with_s(best, rows, near, request_rows)
+        for way in ways:
+            if way.beside == 1:
+                continue
+            if (total_s := self._on_parts_s(way, free_s, rows, near, request_rows)) < best_s:
+                best, best_s = way, total_s
+        return best
 
     def _ways(self, most: int | None) -> Sequence[Way]:
         """Return the ways that ``most`` rows of a lane can fill, with the least that hold all."""
@@ -124,32 +142,6 @@ class CompletionPlan:
             return [*self._busy_ways]
         least = min((way.size for way in self._busy_ways if way.size >= most), default=most)
         return [way for way in self._busy_ways if way.size <= least]
-
-    def best_way_on(
-        self,
-        free_s: Sequence[float],
-        rows: int,
-        gap_s: float | None = None,
-        request_rows: int = 1,
-        *,
-        is_alone: bool = False,
-        most: int | None = None,
-    ) -> Way:
-        """As ``best_way``, with the seconds until each equal part is free, ascending."""
-        self._refresh()
-        best = self.best_way(rows, gap_s, request_rows, is_alone=is_alone, most=most)
-        if free_s[0] == free_s[-1]:
-            return best
-        busy = min(self._busy_period(rows, gap_s), max(rows, HORIZON_ON_PARTS), HORIZON_ROWS)
-        best_s = free_s[-1] * _whole(busy, request_rows) + self._total_with_s(
-            best, rows, busy, request_rows
-        )
-        for way in self._ways(most):
-            if way.beside == 1:
-                continue
-            if (total_s := self._on_parts_s(way, free_s, rows, busy, request_rows)) < best_s:
-                best, best_s = way, total_s
-        return best
 
     def _total_with_s(self, way: Way, rows: int, busy: int, request_rows: int) -> float:
         """Return the sum of completion times of ``busy`` rows, the first ones in this way.

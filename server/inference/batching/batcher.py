@@ -28,10 +28,17 @@ from typing import Protocol
 from braid.core.errors import QueueFull
 from braid.core.inputs import ShapeClass
 from braid.server.inference.batching.admission import DeviceLoad
-from braid.server.inference.batching.batch_runner import Batch, BatchRunner
+from braid.server.inference.batching.batch_runner import BatchRunner
 from braid.server.inference.batching.device_time import DeviceTime
 from braid.server.inference.batching.execution import Execution
-from braid.server.inference.batching.queues import BatchObserver, Lane, ModelQueue, Piece, Ticket
+from braid.server.inference.batching.queues import (
+    Batch,
+    BatchObserver,
+    Lane,
+    ModelQueue,
+    Piece,
+    Ticket,
+)
 from braid.server.inference.latencies import Way
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, InferenceResult
@@ -255,10 +262,10 @@ class Batcher:
         request_rows, is_alone = -(-rows // requests), requests == 1
         gap_s = queue.arrivals.gap_s(now)
         most = lane.rows if len(lanes) > 1 else None
-        if not (self._time.is_busy_for(queue) and lane.table.beside):
-            return lane.plan.best_way(rows, gap_s, request_rows, is_alone=is_alone, most=most)
-        return lane.plan.best_way_on(
-            self._time.free_s(queue), rows, gap_s, request_rows, is_alone=is_alone, most=most
+        is_apart = self._time.is_busy_for(queue) and lane.table.beside
+        free_s = self._time.free_s(queue) if is_apart else ()
+        return lane.plan.best_way(
+            rows, gap_s, request_rows, is_alone=is_alone, most=most, free_s=free_s
         )
 
     def _send(self, queue: ModelQueue, lane: Lane, way: Way, now: float) -> None:

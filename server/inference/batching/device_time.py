@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from math import lcm
 
-from braid.server.inference.batching.batch_runner import Batch
-from braid.server.inference.batching.queues import ModelQueue
+from braid.server.inference.batching.queues import Batch, ModelQueue
 
 IN_FLIGHT = 2
 """Batches sent to each part of a device at once: one runs, the next is already there."""

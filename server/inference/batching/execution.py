@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic, perf_counter_ns
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from braid.core.pieces import in_steps
 from braid.server.devices.device import Device
 from braid.server.devices.duty_cycle import DutyCycle
 from braid.server.devices.executables import Executable
-from braid.server.inference.batching.queues import Piece, still_wanted, when_all_ended
+from braid.server.inference.batching.queues import Batch, Piece, still_wanted, when_all_ended
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import InferenceResult
 from braid.server.inference.slot_heap import SlotHeap
@@ -57,31 +57,16 @@ OnWait = Callable[[bool], object]
 """Receives whether a batch waits for its executable: the device is free for others meanwhile."""
 
 
-def ignore_wait(is_waiting: bool) -> None:
-    """Do nothing about a batch that waits."""
-
-
 class Execution(Protocol):
     """Runs batches: ``DeviceExecution``, or a fake in tests."""
 
-    def run(
-        self,
-        model: ModelReplica,
-        pieces: Sequence[Piece],
-        size: int,
-        beside: int = 1,
-        on_wait: OnWait = ignore_wait,
-        *,
-        may_explore: bool = False,
-    ) -> Running:
-        """Run pieces of one lane as a batch of ``size`` rows, one of ``beside`` at once.
-
-        With ``may_explore``, a plan may run that is not known to be the best.
-        """
+    def run(self, batch: Batch, on_wait: OnWait, *, may_explore: bool) -> Running:
+        """Run a batch; with ``may_explore``, by a plan that is not known to be the best, too."""
 
 
-def _joined(model: ModelReplica, pieces: Sequence[Piece]) -> ShapeClass:
+def _joined(batch: Batch) -> ShapeClass:
     """Return the class that pieces of one lane run in: its own, or that of their longest."""
+    model, pieces = batch.queue.model, batch.pieces
     if model.lengths.axis is None:
         return pieces[0].request.shape_class
     if isinstance(lane := pieces[0].ticket.lane, ShapeClass):
@@ -95,9 +80,8 @@ def _slack_us(pieces: Sequence[Piece]) -> float | None:
     return (min(deadlines) - monotonic()) * 1e6 if deadlines else None
 
 
-def _is_by_plan(error: BraidError) -> bool:
-    """Whether a run may have failed for its plan, and another one may do it."""
-    return isinstance(error, PreconditionFailed | WorkerFault | DeviceOutOfMemory | WorkerDied)
+_BY_PLAN = PreconditionFailed | WorkerFault | DeviceOutOfMemory | WorkerDied
+"""Errors of a run that may have failed for its plan, so that another one may do it."""
 
 
 class DeviceExecution:
@@ -108,54 +92,39 @@ class DeviceExecution:
         self._duty_cycle = DutyCycle(device.bench)
         self._slot_freed = asyncio.Event()
 
-    def run(
-        self,
-        model: ModelReplica,
-        pieces: Sequence[Piece],
-        size: int,
-        beside: int = 1,
-        on_wait: OnWait = ignore_wait,
-        *,
-        may_explore: bool = False,
-    ) -> Running:
-        """Run pieces of one lane as a batch of ``size`` rows, one of ``beside`` at once.
+    def run(self, batch: Batch, on_wait: OnWait, *, may_explore: bool) -> Running:
+        """Run a batch, as ``Execution`` says.
 
         The device is asked before this returns if nothing has to be waited for: then no task and no
         turn of the event loop lies between a request and its run. What ended before is left out; if
         that is all, nothing runs. Deadlines are by ``time.monotonic``. Raises BraidError: (now, or
         by what is returned) the whole batch failed.
         """
-        shape_class = _joined(model, pieces)
-        ready = model.ready(shape_class, size, beside)
+        model, pieces, shape_class = batch.queue.model, batch.pieces, _joined(batch)
+        ready = model.ready(shape_class, batch.size, batch.beside)
         if ready is None:
-            return self._wait_and_run(model, pieces, size, beside, on_wait)
+            return self._wait_and_run(batch, on_wait)
         offset = self._device.arena.allocate(slot_bytes(ready, pieces))
         if offset is None:
-            return self._wait_and_run(model, pieces, size, beside, on_wait)
-        contest = model.contest_of(shape_class, size)
+            return self._wait_and_run(batch, on_wait)
+        contest = model.contest_of(shape_class, batch.size)
         if contest is not None and ready.to_run.side_by_side == 1:
             ready = contest.next(may_explore=may_explore, slack_us=_slack_us(pieces))
         model.begin_use(ready)
         if not self._duty_cycle.begin_now():
             self._free(model, ready, offset)
-            return self._wait_and_run(model, pieces, size, beside, on_wait)
-        return self._finish(self._send(model, ready, offset, pieces, size, shape_class), on_wait)
+            return self._wait_and_run(batch, on_wait)
+        return self._finish(batch, self._send(batch, ready, offset, shape_class), on_wait)
 
     async def _wait_and_run(
-        self,
-        model: ModelReplica,
-        pieces: Sequence[Piece],
-        size: int,
-        beside: int,
-        on_wait: OnWait,
-        *,
-        of_class: bool = False,
+        self, batch: Batch, on_wait: OnWait, *, of_class: bool = False
     ) -> BatchResult:
         """Wait for the executable, for a slot and for a pause to end; then run.
 
         With ``of_class``, the executable of the shape class, and not one for any shape.
         """
-        began_ns, wanted = perf_counter_ns(), (_joined(model, pieces), size)
+        model, beside = batch.queue.model, batch.beside
+        began_ns, wanted = perf_counter_ns(), (_joined(batch), batch.size)
         is_new = of_class or model.ready(*wanted, beside) is None
         if is_new:
             on_wait(True)
@@ -171,54 +140,52 @@ class DeviceExecution:
         model.begin_use(ready)
         offset = None
         try:
-            offset = await self._allocate(slot_bytes(ready, pieces))
+            offset = await self._allocate(slot_bytes(ready, batch.pieces))
             await self._duty_cycle.before_run()
         except BaseException:
             self._free(model, ready, offset)
             raise
-        sent = self._send(model, ready, offset, pieces, size, wanted[0], prepare_ns)
-        return await self._finish(sent, on_wait)
+        sent = self._send(batch, ready, offset, wanted[0], prepare_ns)
+        return await self._finish(batch, sent, on_wait)
 
-    async def _finish(self, sent: BatchRun, on_wait: OnWait) -> BatchResult:
+    async def _finish(self, batch: Batch, sent: BatchRun, on_wait: OnWait) -> BatchResult:
         """Bring the results of a batch; it runs again if its outputs need a larger heap.
 
         How large they are is known only when they are computed, if that follows the content. It
         also runs again, as its shape class would have alone, if what is for any shape refuses it.
         """
-        model, again = sent.model, (sent.model, sent.pieces, sent.size, 1, on_wait)
+        model, again = sent.model, replace(batch, pieces=sent.pieces, beside=1)
         try:
             result = await self._ended(sent)
         except BraidError as error:
             is_death = isinstance(error, WorkerDied)
             contest = model.contest_of(sent.shape_class, sent.size)
             if sent.ready.to_run.any_shape and isinstance(error, PreconditionFailed):
-                result = await self._wait_and_run(*again, of_class=True)
+                result = await self._wait_and_run(again, on_wait, of_class=True)
                 model.other_shapes.refuse((sent.shape_class, sent.size), error)
             elif (
-                not _is_by_plan(error)
+                not isinstance(error, _BY_PLAN)
                 or contest is None
                 or not contest.failed(sent.ready, is_death=is_death)
                 or is_death
             ):
                 raise
             else:
-                result = await self._wait_and_run(*again)
-        return result or await self._wait_and_run(*again)
+                result = await self._wait_and_run(again, on_wait)
+        return result or await self._wait_and_run(again, on_wait)
 
     def _send(
         self,
-        model: ModelReplica,
+        batch: Batch,
         ready: Executable,
         offset: int,
-        pieces: Sequence[Piece],
-        size: int,
         shape_class: ShapeClass,
         prepare_ns: int = 0,
     ) -> BatchRun:
         """Write the rows into the slot and ask the device; frees the slot if that fails."""
-        sent_ns = perf_counter_ns()
+        model, size, sent_ns = batch.queue.model, batch.size, perf_counter_ns()
         try:
-            pieces = still_wanted(pieces, monotonic())
+            pieces = still_wanted(batch.pieces, monotonic())
             sent = BatchRun(model, ready, offset, pieces, size, sent_ns, prepare_ns, shape_class)
             if pieces:
                 memory, padded = self._device.arena.view, model.lengths.axis

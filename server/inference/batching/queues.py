@@ -293,3 +293,22 @@ class ModelQueue:
         idle = [key for key, lane in self._lanes.items() if not lane.rows]
         for key in idle[: max(0, len(idle) - MAX_IDLE_LANES)]:
             del self._lanes[key]
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Pieces of one shape class that are sent to the device together."""
+
+    queue: ModelQueue
+    lane: Lane
+    pieces: Sequence[Piece]
+    size: int
+    expected_s: float
+    sent_at: float  # by the batcher's clock
+    was_idle: bool  # its part of the device had nothing else to do
+    beside: int = 1  # batches that the device runs side by side, this one among them
+    has_waited: bool = False  # for its executable
+
+    def share_of(self, seconds: float) -> float:
+        """Device time by share for a batch that takes so many seconds on its part of the device."""
+        return seconds / self.beside / self.queue.model.policy.share

@@ -121,7 +121,7 @@ def test_as_many_cores_are_kept_as_the_quota_begins_to_pay_for(
 MOVES = """
 import os, subprocess, sys, threading
 from pathlib import Path
-from braid.core import cpu_times
+from braid.server.devices import quota_cores
 from braid.server.devices.quota_cores import QuotaCores
 
 def used(**ticks):  # by core, of 100 that pass
@@ -136,7 +136,7 @@ def masks(pid):
 cores = sorted(os.sched_getaffinity(0))[:2]
 first, second = (f"cpu{core}" for core in cores)
 total = {first: (0, 0), second: (0, 0)}
-cpu_times.STATISTICS = statistics = Path(sys.argv[1])
+quota_cores.STATISTICS = statistics = Path(sys.argv[1])
 child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 ended = threading.Event()
 threading.Thread(target=ended.wait).start()

@@ -29,7 +29,7 @@ from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.store.records import JobStatus, ModelVersion, Registration
 from braid.server.store.serving_config import BatchPolicy
-from braid.server.store.shared_files import Files
+from braid.server.store.shared_files import ARTEFACT, FileKind, Files
 from tests.server.jobs.fakes import Server, a_moment
 from tests.server.models.test_name_turns import KeepingDevice
 from tests.server.store.shared_sqlite import let_others_open
@@ -63,14 +63,16 @@ class CopiedFiles(Files):
     async def keep_artefact(self, sha256: str) -> None:
         shutil.copytree(self._own / sha256, self._shared / sha256, dirs_exist_ok=True)
 
-    async def fetch_artefact(self, sha256: str) -> None:
+    async def fetch(self, kind: FileKind, digest: str) -> None:
+        if kind is not ARTEFACT:
+            return
         await self.before_fetching()
         if self.is_away:
             raise SharedFilesAway
         if self.is_damaged:
             raise DamagedArtefact("graph.json was changed")
-        if (self._shared / sha256).is_dir():
-            shutil.copytree(self._shared / sha256, self._own / sha256, dirs_exist_ok=True)
+        if (self._shared / digest).is_dir():
+            shutil.copytree(self._shared / digest, self._own / digest, dirs_exist_ok=True)
 
 
 class Node:
@@ -108,7 +110,7 @@ class Node:
         if self.runner.is_working_on(name, version):
             self.policies.version_serves(name)
 
-    async def _catch_up(self, name: str, *, has_turn: bool = False) -> None:
+    async def _catch_up(self, name: str, has_turn: bool) -> None:
         await self.following.catch_up(name, has_turn=has_turn)
 
     async def start(self) -> None:

@@ -20,7 +20,6 @@ from braid.core.errors import (
 )
 from braid.core.schedule import ScheduleKey
 from braid.server.devices.pool import Devices
-from braid.server.inference.replica import ScheduleMark
 from braid.server.models.queries import ModelQueries
 from braid.server.models.restore import Restore
 from braid.server.store.records import JobStatus, ModelStatus
@@ -288,7 +287,7 @@ async def test_a_younger_schedule_serves_without_a_new_load(nodes: tuple[Node, N
     await a.store.call(a.store.put_schedule, younger)
     await b.look()
 
-    assert replica.chosen[replica.schedule_keys[0]] == ScheduleMark.of(younger)
+    assert replica.has_chosen(younger)
     assert b.device.loads == loads
     assert b.models.all_served() == [replica]
 

@@ -14,7 +14,7 @@ from braid.core.errors import BraidError, WorkerRestarting
 from braid.core.inputs import ShapeClass
 from braid.core.tensor import TensorType
 from braid.server.inference.batching.batcher import Batcher
-from braid.server.inference.batching.execution import BatchResult, OnWait, ignore_wait
+from braid.server.inference.batching.execution import BatchResult, OnWait
 from braid.server.inference.batching.queues import Piece, still_wanted
 from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.requests import (
@@ -140,22 +140,14 @@ class FakeExecution:
         self.is_bad: Callable[[int], bool] = lambda row: False
         self.error: BraidError = BraidError("a row is bad")
 
-    async def run(
-        self,
-        model: Any,
-        pieces: Sequence[Piece],
-        size: int,
-        beside: int = 1,
-        on_wait: OnWait = ignore_wait,
-        *,
-        may_explore: bool = False,
-    ) -> BatchResult:
+    async def run(self, batch: Any, on_wait: OnWait, *, may_explore: bool) -> BatchResult:
+        model, size, beside = batch.queue.model, batch.size, batch.beside
         if model.prepare_s:
             on_wait(True)
             await self._clock.sleep(model.prepare_s)
             on_wait(False)
         async with self._part(beside):
-            pieces = still_wanted(pieces, self._clock.now())
+            pieces = still_wanted(batch.pieces, self._clock.now())
             given = [_rows(piece) for piece in pieces]
             rows = tuple(row for each in given for row in each)
             if not rows:

@@ -36,9 +36,8 @@ from braid.server.inference.batching.execution import (
     DeviceExecution,
     OnWait,
     Running,
-    ignore_wait,
 )
-from braid.server.inference.batching.queues import Piece
+from braid.server.inference.batching.queues import Batch
 from braid.server.inference.lengths import elements_of
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, GivenRequest, check_request
@@ -74,21 +73,12 @@ class Counting(DeviceExecution):
         super().__init__(device)
         self.ran = Counter[int]()
 
-    def run(
-        self,
-        model: ModelReplica,
-        pieces: Sequence[Piece],
-        size: int,
-        beside: int = 1,
-        on_wait: OnWait = ignore_wait,
-        *,
-        may_explore: bool = False,
-    ) -> Running:
-        running = super().run(model, pieces, size, beside, on_wait, may_explore=may_explore)
+    def run(self, batch: Batch, on_wait: OnWait, *, may_explore: bool) -> Running:
+        running = super().run(batch, on_wait, may_explore=may_explore)
 
         async def counted() -> BatchResult:
             result = await running
-            self.ran[beside] += 1
+            self.ran[batch.beside] += 1
             return result
 
         return counted()
@@ -501,7 +491,7 @@ async def test_a_request_of_many_rows_runs_at_once(device: Device, tmp_path: Pat
     random, of = np.random.default_rng(9), fixed_width("n")
     async with served(device, of, tmp_path, RAN, options=ModelOptions((1, 2))) as under:
         await under.check(of.inputs(random, 50, 0))  # cut, and opens the session
-        assert not under.replica.shape_times.are_compared
+        assert under.replica.shape_times.compared_s(1) is None
         opening = under.replica._opening
         assert opening is not None
         await opening

@@ -358,7 +358,7 @@ def test_rows_that_are_still_to_come_fill_no_batch(beside: int) -> None:
     plan = CompletionPlan(table)
 
     assert plan.best_way(1, gap_s=1 * MS).size == 1
-    assert plan.best_way_on([0.0, 1 * MS], 1, gap_s=1 * MS).size == 1
+    assert plan.best_way(1, gap_s=1 * MS, free_s=[0.0, 1 * MS]).size == 1
 
 
 async def test_a_size_that_was_never_seen_is_tried() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from braid.server.store.records import ReceivedUpload
+from braid.server.store.shared_files import ARTEFACT, UPLOAD
 from tests.server.fleet.files.nodes import Node, nodes, value
 
 KIB = 1024
@@ -34,7 +35,7 @@ async def put(node: Node, *sizes: int) -> list[ReceivedUpload]:
 
 
 async def fetch(node: Node, received: ReceivedUpload, used_unix: int) -> None:
-    await node.files.fetch_upload(received.sha256)
+    await node.files.fetch(UPLOAD, received.sha256)
     os.utime(node.store.folder.upload(received.sha256), (used_unix, used_unix))
 
 
@@ -89,9 +90,9 @@ async def test_artefacts_go_as_a_whole_and_count_with_all_their_files(node: Node
     for digit in "ab":
         peer.imported(digit * 64, weights=bytes(60 * KIB))
         await peer.files.keep_artefact(digit * 64)
-    await node.files.fetch_artefact("a" * 64)
+    await node.files.fetch(ARTEFACT, "a" * 64)
 
-    await node.files.fetch_artefact("b" * 64)
+    await node.files.fetch(ARTEFACT, "b" * 64)
 
     left = [path.name for path in node.store.folder.artefacts.iterdir()]
     assert left == ["b" * 64]
@@ -100,7 +101,7 @@ async def test_artefacts_go_as_a_whole_and_count_with_all_their_files(node: Node
 async def test_what_left_the_cache_is_fetched_again(node: Node) -> None:
     files = await put(node, 60 * KIB, 60 * KIB)
     for received in (*files, *files):
-        await node.files.fetch_upload(received.sha256)
+        await node.files.fetch(UPLOAD, received.sha256)
         assert node.store.folder.upload(received.sha256).stat().st_size == 60 * KIB
 
     assert value(node.seen.evictions) == 3

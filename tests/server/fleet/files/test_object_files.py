@@ -11,6 +11,7 @@ import pytest
 
 from braid.core.errors import DamagedArtefact, StartupError
 from braid.server.fleet.files.place import open_place
+from braid.server.store.shared_files import ARTEFACT, UPLOAD
 from tests.server.fleet.files.nodes import Node, nodes, objects_in, value
 
 LARGE = bytes(range(256)) * (80 << 10)  # 20 MiB: several parts
@@ -39,7 +40,7 @@ async def test_an_upload_that_one_node_kept_is_what_another_fetches(
     one, other = two
     made = await one.register("m", one.received(content))
 
-    await other.files.fetch_upload(made.model.sha256)
+    await other.files.fetch(UPLOAD, made.model.sha256)
 
     assert other.store.folder.upload(made.model.sha256).read_bytes() == content
 
@@ -49,15 +50,15 @@ async def test_an_artefact_is_the_same_folder_on_another_node(two: list[Node]) -
     artefact = one.imported("a" * 64, weights=LARGE)
 
     await one.files.keep_artefact("a" * 64)
-    await other.files.fetch_artefact("a" * 64)
+    await other.files.fetch(ARTEFACT, "a" * 64)
 
     assert contents(other.store.folder.artefact("a" * 64)) == contents(artefact)
     assert [path.name for path in other.store.folder.uploads.iterdir()] == []
 
 
 async def test_what_nobody_put_is_fetched_by_nobody(two: list[Node]) -> None:
-    await two[0].files.fetch_upload("b" * 64)
-    await two[0].files.fetch_artefact("b" * 64)
+    await two[0].files.fetch(UPLOAD, "b" * 64)
+    await two[0].files.fetch(ARTEFACT, "b" * 64)
 
     assert not two[0].store.folder.upload("b" * 64).exists()
     assert two[0].seen.fetches == [("uploads", "nowhere"), ("artefacts", "nowhere")]
@@ -75,7 +76,7 @@ async def test_fetches_at_once_are_one(two: list[Node]) -> None:
     one, other = two
     made = await one.register("m", one.received(LARGE))
 
-    await asyncio.gather(*(other.files.fetch_upload(made.model.sha256) for _ in range(5)))
+    await asyncio.gather(*(other.files.fetch(UPLOAD, made.model.sha256) for _ in range(5)))
 
     assert sorted(other.seen.fetches) == [("uploads", "cache")] * 4 + [("uploads", "shared")]
 
@@ -88,7 +89,7 @@ async def test_a_damaged_object_is_refused_and_named(two: list[Node], tmp_path: 
     flip(damaged, 5000)
 
     with pytest.raises(DamagedArtefact, match=f"artefacts/{damaged.name}"):
-        await other.files.fetch_artefact("a" * 64)
+        await other.files.fetch(ARTEFACT, "a" * 64)
 
     assert not other.store.folder.artefact("a" * 64).exists()
 
@@ -102,10 +103,10 @@ async def test_a_damaged_object_is_put_again_by_who_has_the_file(
     (damaged,) = objects_in(tmp_path)
     {"flipped": flip, "lost": Path.unlink, "cut": lambda path: path.write_bytes(b"a")}[how](damaged)
     with pytest.raises(DamagedArtefact):
-        await other.files.fetch_upload(made.model.sha256)
+        await other.files.fetch(UPLOAD, made.model.sha256)
 
     await one.register("m", one.received(b"a model"))
-    await other.files.fetch_upload(made.model.sha256)
+    await other.files.fetch(UPLOAD, made.model.sha256)
 
     assert other.store.folder.upload(made.model.sha256).read_bytes() == b"a model"
 
@@ -118,10 +119,10 @@ async def test_an_object_that_was_away_for_a_while_is_not_damaged(
     (away,) = objects_in(tmp_path)
     away.rename(tmp_path / "away")
     with pytest.raises(DamagedArtefact):
-        await other.files.fetch_upload(made.model.sha256)
+        await other.files.fetch(UPLOAD, made.model.sha256)
     (tmp_path / "away").rename(away)
 
-    await other.files.fetch_upload(made.model.sha256)
+    await other.files.fetch(UPLOAD, made.model.sha256)
 
     (found,) = one.store.find_objects(f"uploads/{made.model.sha256}")
     assert found.state.value == "PRESENT"
@@ -134,8 +135,8 @@ async def test_a_damaged_file_of_the_cache_is_fetched_again(two: list[Node], wha
     sha256 = made.model.sha256
     artefact = one.imported(sha256)
     await one.files.keep_artefact(sha256)
-    await other.files.fetch_upload(sha256)
-    await other.files.fetch_artefact(sha256)
+    await other.files.fetch(UPLOAD, sha256)
+    await other.files.fetch(ARTEFACT, sha256)
     folder = other.store.folder
     if what == "upload":
         flip(folder.upload(sha256))
@@ -144,8 +145,8 @@ async def test_a_damaged_file_of_the_cache_is_fetched_again(two: list[Node], wha
     else:
         (folder.artefact(sha256) / "report.json").unlink()
 
-    await other.files.fetch_upload(sha256)
-    await other.files.fetch_artefact(sha256)
+    await other.files.fetch(UPLOAD, sha256)
+    await other.files.fetch(ARTEFACT, sha256)
 
     assert folder.upload(sha256).read_bytes() == b"a model"
     assert contents(folder.artefact(sha256)) == contents(artefact)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from braid.server.store.records import JobStatus, ReceivedUpload
+from braid.server.store.shared_files import UPLOAD
 from tests.clock import until_true
 from tests.server.fleet.files.nodes import Node, nodes, objects_in
 from tests.server.store.registering import end
@@ -59,7 +60,7 @@ async def stopped(
 
 
 async def fetched(node: Node, received: ReceivedUpload) -> bytes:
-    await node.files.fetch_upload(received.sha256)
+    await node.files.fetch(UPLOAD, received.sha256)
     return node.store.folder.upload(received.sha256).read_bytes()
 
 
