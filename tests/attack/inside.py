@@ -7,8 +7,6 @@ try ─> end. WORK is the importer's folder, OUTSIDE one with a file ``secret``,
 process of the same user.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

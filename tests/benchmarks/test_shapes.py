@@ -1,7 +1,5 @@
 """The benchmark of random shapes: which shapes it draws, and a quick run with real servers."""
 
-from __future__ import annotations
-
 import json
 import math
 from importlib.util import find_spec

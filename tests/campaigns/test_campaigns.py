@@ -1,7 +1,5 @@
 """Parts of the campaigns, briefly: simulators, damaged bytes, slopes, mixed calls, drawn graphs."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -7,8 +7,6 @@
 The model ``echo`` answers each input under its own name. Uploads are kept in ``uploads``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

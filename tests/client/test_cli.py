@@ -1,7 +1,5 @@
 """The console script, run in this process against the fake server."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Both clients against the fake server; ``braid`` is the sync one, then the async one."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

@@ -1,7 +1,5 @@
 """Latencies compared turn by turn."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

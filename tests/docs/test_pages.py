@@ -1,7 +1,5 @@
 """The documentation holds together: it builds without a warning, and what it names exists."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import subprocess

@@ -1,7 +1,5 @@
 """Jobs of nodes that share a PostgreSQL: each has one owner, and ends once, whoever dies."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

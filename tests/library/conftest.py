@@ -1,7 +1,5 @@
 """One compiled network for the tests that only call it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``braid.compile``: files and modules, what it refuses, and that it leaves nothing behind."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from functools import partial

@@ -1,7 +1,5 @@
 """Extents that a file does not state, or states otherwise: what ONNX Runtime takes is answered."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

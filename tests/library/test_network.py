@@ -1,7 +1,5 @@
 """Networks in this process: their numbers, what they refuse, threads, folders."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Networks in shapes that they were not compiled for, against ONNX Runtime on the same request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace

@@ -5,8 +5,6 @@ machine 1   head of Ray: GCS, dashboard, controller of Ray Serve; a node as the 
 machine 2.. HAProxy ──> replicas on all machines
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

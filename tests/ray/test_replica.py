@@ -3,8 +3,6 @@
 Server of gRPC, HAProxy and its configuration are Ray Serve's; only the cluster is left out.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec

@@ -3,8 +3,6 @@
 Every method of tritonclient, every datatype, strings, streams; what is refused is in test_replica.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path

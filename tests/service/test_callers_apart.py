@@ -1,7 +1,5 @@
 """Callers kept apart: shared memory by token, console sessions by theirs, pages of other sites."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

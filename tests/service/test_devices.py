@@ -1,7 +1,5 @@
 """Servers with several devices, and with devices that are not there."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

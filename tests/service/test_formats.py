@@ -1,7 +1,5 @@
 """Formats other than one ONNX file, through the whole service; an attack harms nobody."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Requests whose extents differ where the file has one symbol: what ONNX Runtime makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

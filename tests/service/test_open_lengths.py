@@ -1,7 +1,5 @@
 """Requests of random lengths, several at once: every answer is ONNX Runtime's on it alone."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Models registered at start, and the health command of containers."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

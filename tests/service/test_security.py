@@ -1,7 +1,5 @@
 """Tokens, roles and certificates, against a server that asks for all of them."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

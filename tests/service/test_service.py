@@ -1,7 +1,5 @@
 """The main job, end to end: register, schedule, infer, look, delete; over real processes."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Uploads that stop and callers that vanish keep no places; quiet ones that live may stay."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

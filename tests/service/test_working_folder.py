@@ -5,8 +5,6 @@ files of this checkout ──pip wheel──> braid_serve, with the client insid
                        ──copied──> named in PYTHONPATH, installed nowhere
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

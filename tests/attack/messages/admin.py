@@ -1,7 +1,5 @@
 """Calls of ``braid.v1.AdminService``, uploads message by message, of health and of reflection."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

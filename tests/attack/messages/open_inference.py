@@ -1,7 +1,5 @@
 """Calls of every RPC of the Open Inference Protocol but those to infer: see ``bad_requests``."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence

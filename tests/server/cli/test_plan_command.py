@@ -1,7 +1,5 @@
 """``braid plan``, as in the design."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

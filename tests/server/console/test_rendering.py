@@ -1,7 +1,5 @@
 """Pages as HTML: what is escaped, what a template may leave out, how plans and states are named."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the front end does when a worker says that its device is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """What one node changes the others serve once they look, and nothing else of theirs changes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace

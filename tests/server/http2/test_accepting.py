@@ -1,7 +1,5 @@
 """Connections beyond the limits: strangers give way, callers who have shown a token stay."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

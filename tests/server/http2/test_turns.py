@@ -1,7 +1,5 @@
 """Reading by turns of the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from contextlib import AsyncExitStack

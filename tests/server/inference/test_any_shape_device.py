@@ -1,7 +1,5 @@
 """Requests of any length through a real worker, against ONNX Runtime on the same request alone."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """When the batcher runs what, by a clock that only the tests move."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import cache
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Which requests are padded to a scheduled length: where that is measured to be cheaper."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

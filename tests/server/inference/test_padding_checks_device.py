@@ -1,7 +1,5 @@
 """Padded requests are answered again unpadded, through a real worker; errors forbid padding."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A model version whose runs hold devices up is refused for a while; others go on."""
 
-from __future__ import annotations
-
 import pytest
 
 from braid.core.errors import ModelQuarantined, RunStopped, RunTooLong, WorkerDied, WorkerRestarting

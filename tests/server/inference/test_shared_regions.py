@@ -1,7 +1,5 @@
 """Shared memory regions by owner."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

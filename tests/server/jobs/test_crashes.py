@@ -1,7 +1,5 @@
 """kill -9 of a server in the middle of a job, and what the next start makes of it."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys

@@ -1,7 +1,5 @@
 """What ends, interrupts or delays a registration, and what its job says of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

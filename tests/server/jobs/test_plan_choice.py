@@ -1,7 +1,5 @@
 """Which plans of a registration serve, and in which precisions."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

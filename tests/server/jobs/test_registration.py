@@ -1,7 +1,5 @@
 """Registration jobs over fakes and a real store."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from functools import partial

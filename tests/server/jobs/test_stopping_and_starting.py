@@ -1,7 +1,5 @@
 """Jobs over a stop and a start of their server."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Jobs followed to a state by tests."""
 
-from __future__ import annotations
-
 import asyncio
 
 from braid.server.store.records import JobRecord, JobStatus

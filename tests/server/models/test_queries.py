@@ -1,7 +1,5 @@
 """Schedules are drawn from what is stored; a device is asked for the graphs of old ones only."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Logs of the server and of its workers."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """Metrics: bounded labels, names with units, gone with the model."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The HTTP port, spoken to over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """What stands between gRPC and the servicers: callers that leave, messages that are none."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable

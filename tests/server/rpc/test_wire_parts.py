@@ -1,7 +1,5 @@
 """Messages of too many parts are refused before objects are made of them, all others are read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Databases of stores under test, and what lies in them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import shutil

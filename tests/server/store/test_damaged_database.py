@@ -1,7 +1,5 @@
 """A database that is damaged within is noticed at the start, in one line; nothing is removed."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """A database that is missing, empty, another one or an older one costs no file of a model."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """Versions of the tables: older ones are refused, additions of newer ones are lived with."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing

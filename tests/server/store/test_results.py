@@ -1,7 +1,5 @@
 """Schedules and measurements of a store."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A database that several servers share: at the same time, away, full, hanging."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import signal

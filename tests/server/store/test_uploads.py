@@ -1,7 +1,5 @@
 """Uploads on real files: what is kept, what is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import hashlib

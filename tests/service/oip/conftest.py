@@ -1,7 +1,5 @@
 """One server for all tests of the protocol, with models of several datatypes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

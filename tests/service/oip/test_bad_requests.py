@@ -1,7 +1,5 @@
 """What callers get wrong with shared memory, streams and versions; see tests/attack, too."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

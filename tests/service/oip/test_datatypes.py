@@ -1,7 +1,5 @@
 """Raw and typed contents, every datatype, classification: values come back as they should."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """KServe's V1 protocol with plain HTTP, as curl sends it; numpy and v2 tell what is right."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Keys of an object store in a file of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

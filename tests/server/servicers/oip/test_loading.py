@@ -1,7 +1,5 @@
 """What a Triton configuration asks for, as the server understands it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
