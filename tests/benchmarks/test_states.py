@@ -1,5 +1,3 @@
-"""Rounds in one state of the cores; the machine is a list of states."""
-
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The bound of what schedules can gain, on drawn graphs."""
-
 import pytest
 
 from benchmarks.work_bound import UnitTimes, bound_of

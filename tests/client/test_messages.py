@@ -1,5 +1,3 @@
-"""The hand-made writing and reading of inference messages agrees with protobuf, whatever comes."""
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""What can be a model at all, told from the first bytes."""
-
 import io
 import os
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Proxies in the environment: not for a server on this machine; named where they are in the way."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""The SDK installs alone: it loads nothing of the server and none of the server's libraries."""
-
 import os
 import re
 import subprocess

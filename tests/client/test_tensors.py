@@ -1,5 +1,3 @@
-"""numpy to the wire and back, for every dtype and layout."""
-
 from typing import Any
 
 import ml_dtypes

@@ -1,5 +1,3 @@
-"""Background work, threads of their own, locks by key."""
-
 import asyncio
 import gc
 import logging

@@ -1,5 +1,3 @@
-"""The tree of errors that the header of ``braid.core.errors`` draws."""
-
 import re
 
 from braid.core import errors

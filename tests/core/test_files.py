@@ -1,5 +1,3 @@
-"""Files: what is opened and read, closed once, removed in the end."""
-
 import asyncio
 import gc
 import logging

@@ -1,5 +1,3 @@
-"""Dataclasses as JSON by their fields: every kind of field, and what is refused."""
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""Plans, schedules and device states: their names, and what they refuse."""
-
 import json
 from dataclasses import replace
 from pathlib import Path

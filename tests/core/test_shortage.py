@@ -1,5 +1,3 @@
-"""What the system lacks for a moment is told apart from what is broken."""
-
 import asyncio
 import errno
 import resource

@@ -1,5 +1,3 @@
-"""Latencies compared turn by turn."""
-
 import random
 
 import pytest

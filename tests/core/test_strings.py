@@ -1,5 +1,3 @@
-"""Raw forms of strings: what is right passes, and each mistake is named."""
-
 import random
 
 import pytest

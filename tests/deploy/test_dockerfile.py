@@ -1,5 +1,3 @@
-"""The Dockerfile, as far as it can be checked without building it."""
-
 import re
 import shlex
 import subprocess

@@ -1,5 +1,3 @@
-"""Dashboards: what is committed is what the script writes, and every query names real metrics."""
-
 import json
 import re
 import runpy

@@ -1,5 +1,3 @@
-"""docs/architecture.md: two paths in ten steps through code that exists, one line for each room."""
-
 import re
 
 import pytest

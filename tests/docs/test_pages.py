@@ -1,5 +1,3 @@
-"""The documentation holds together: it builds without a warning, and what it names exists."""
-
 import re
 import runpy
 import subprocess

@@ -1,5 +1,3 @@
-"""Budgets of rooms: counted lines, and what is said of a room that is over its own."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""The tutorial notebook, run from top to bottom in a kernel of its own."""
-
 import os
 import sys
 from pathlib import Path

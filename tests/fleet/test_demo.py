@@ -1,5 +1,3 @@
-"""``make fleet-demo``: ten lines, and no call fails that may not."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Nothing of a fleet is on the path of an inference."""
-
 import pytest
 
 from benchmarks.fleet import following

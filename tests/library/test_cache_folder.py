@@ -1,5 +1,3 @@
-"""The folder of compilations: what is damaged is made again, what is too old is refused."""
-
 import asyncio
 import os
 import shutil

@@ -1,5 +1,3 @@
-"""``braid.compile``: files and modules, what it refuses, and that it leaves nothing behind."""
-
 import subprocess
 import sys
 from functools import partial

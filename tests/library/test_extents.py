@@ -1,5 +1,3 @@
-"""Extents that a file does not state, or states otherwise: what ONNX Runtime takes is answered."""
-
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Networks in this process: their numbers, what they refuse, threads, folders."""
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Settings: what stops a start, and with which words."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Backup of a running server's store by the documented commands, wipe, restore."""
-
 import re
 import shutil
 import subprocess

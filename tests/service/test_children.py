@@ -1,5 +1,3 @@
-"""Children of a server: their environment, descriptors, and how they end."""
-
 import signal
 from contextlib import suppress
 from pathlib import Path

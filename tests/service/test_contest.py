@@ -1,5 +1,3 @@
-"""Plans that requests choose from on a real server, and plans that are pinned."""
-
 import os
 import re
 import signal

@@ -1,5 +1,3 @@
-"""A server in a control group whose quota is below the machine's cores."""
-
 import json
 import os
 import re

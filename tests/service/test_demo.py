@@ -1,5 +1,3 @@
-"""``braid demo`` leaves nothing behind, however it ends, and works on no server but its own."""
-
 import os
 import re
 import signal

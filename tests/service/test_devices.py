@@ -1,5 +1,3 @@
-"""Servers with several devices, and with devices that are not there."""
-
 import json
 import os
 import signal

@@ -1,5 +1,3 @@
-"""A newest version that failed hides nothing: calls without a version get the one that answers."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""What may crash without what: workers, whole servers, and clients that are cut off."""
-
 import os
 import signal
 from collections.abc import Callable, Iterator

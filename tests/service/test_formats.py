@@ -1,5 +1,3 @@
-"""Formats other than one ONNX file, through the whole service; an attack harms nobody."""
-
 from pathlib import Path
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""A device that hangs is noticed and replaced, whatever it hangs in; who did it is refused."""
-
 import os
 import signal
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Models registered at start, and the health command of containers."""
-
 import json
 import os
 import shlex

@@ -1,5 +1,3 @@
-"""Metrics of what a running server has: build, models and their memory, workers, store."""
-
 import re
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Schedules made again on a real server: through gRPC, REST and the command line, by admins."""
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""What a server answers while it starts."""
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import HTTPError, URLError

@@ -1,5 +1,3 @@
-"""Spans of requests, as an exporter gets them."""
-
 import json
 from pathlib import Path
 from typing import Any

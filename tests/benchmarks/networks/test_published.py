@@ -1,5 +1,3 @@
-"""The networks are the published ones, by parameters and shapes."""
-
 import pytest
 import torch
 from torch import nn

@@ -1,5 +1,3 @@
-"""Who is first, by how much, where."""
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

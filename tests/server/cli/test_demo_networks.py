@@ -1,5 +1,3 @@
-"""Networks of the demo as ONNX files."""
-
 from pathlib import Path
 
 import numpy as np

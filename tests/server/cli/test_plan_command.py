@@ -1,5 +1,3 @@
-"""``braid plan``, as in the design."""
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""The console's parts by themselves: sessions, rates."""
-
 from pathlib import Path
 from time import perf_counter
 from xml.etree import ElementTree

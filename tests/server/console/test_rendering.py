@@ -1,5 +1,3 @@
-"""Pages as HTML: what is escaped, what a template may leave out, how plans and states are named."""
-
 import asyncio
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Requests and measurements on the cores of one device."""
-
 import asyncio
 from typing import Any, cast
 

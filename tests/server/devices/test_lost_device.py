@@ -1,5 +1,3 @@
-"""What the front end does when a worker says that its device is lost."""
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable

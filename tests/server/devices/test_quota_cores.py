@@ -1,5 +1,3 @@
-"""A server under a quota of CPU time keeps to as many cores as it pays for."""
-
 import math
 import os
 import random

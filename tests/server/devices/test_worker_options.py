@@ -1,5 +1,3 @@
-"""Cores and threads of workers, with and without a quota."""
-
 import math
 import os
 import subprocess

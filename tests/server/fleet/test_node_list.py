@@ -1,5 +1,3 @@
-"""The list of servers, as callers and people get it."""
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing

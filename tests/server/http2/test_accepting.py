@@ -1,5 +1,3 @@
-"""Connections beyond the limits: strangers give way, callers who have shown a token stay."""
-
 import asyncio
 import contextlib
 import errno

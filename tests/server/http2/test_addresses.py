@@ -1,5 +1,3 @@
-"""Ports of gRPC: what stands before a front end's services, on every kind of address."""
-
 import asyncio
 import contextlib
 import ssl

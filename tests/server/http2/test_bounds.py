@@ -1,5 +1,3 @@
-"""Peers that send what is of no use, or more than there is memory for."""
-
 import asyncio
 import struct
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Calls of gRPC's own clients to our server: messages, status, deadlines, cancellation."""
-
 import asyncio
 import gc
 import os

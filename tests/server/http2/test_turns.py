@@ -1,5 +1,3 @@
-"""Reading by turns of the event loop."""
-
 import asyncio
 import os
 from contextlib import AsyncExitStack

@@ -1,5 +1,3 @@
-"""Which requests are padded to a scheduled length: where that is measured to be cheaper."""
-
 import random
 from dataclasses import dataclass
 

@@ -1,5 +1,3 @@
-"""A model version whose runs hold devices up is refused for a while; others go on."""
-
 import pytest
 
 from braid.core.errors import ModelQuarantined, RunStopped, RunTooLong, WorkerDied, WorkerRestarting

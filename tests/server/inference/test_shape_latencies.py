@@ -1,5 +1,3 @@
-"""Expectations of batches in shapes that have not run, from others of about as many elements."""
-
 from math import inf
 
 import pytest

@@ -1,5 +1,3 @@
-"""Shared memory regions by owner."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Precision as one more dimension of the portfolio: which one serves, and what is said of it."""
-
 from dataclasses import replace
 
 import pytest

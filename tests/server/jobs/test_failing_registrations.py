@@ -1,5 +1,3 @@
-"""What ends, interrupts or delays a registration, and what its job says of it."""
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""A disk that is full, read-only or failing: what callers read, and what becomes of jobs."""
-
 import asyncio
 import errno
 import logging

@@ -1,5 +1,3 @@
-"""Which plans of a registration serve, and in which precisions."""
-
 import re
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""Calibration as a part of registrations: once for all batch sizes, devices and restarts."""
-
 from dataclasses import replace
 
 import numpy as np

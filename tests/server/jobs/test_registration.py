@@ -1,5 +1,3 @@
-"""Registration jobs over fakes and a real store."""
-
 import asyncio
 from dataclasses import replace
 from functools import partial

@@ -1,5 +1,3 @@
-"""Samples of a registration: given to the device, kept with the version, gone with it."""
-
 import hashlib
 import io
 from contextlib import AsyncExitStack

@@ -1,5 +1,3 @@
-"""Runs side by side, as a registration measures and stores them."""
-
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, TypeVar, cast

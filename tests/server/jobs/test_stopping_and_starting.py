@@ -1,5 +1,3 @@
-"""Jobs over a stop and a start of their server."""
-
 import asyncio
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Jobs that are watched, listed, queued and cancelled."""
-
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""Jobs followed to a state by tests."""
-
 import asyncio
 
 from braid.server.store.records import JobRecord, JobStatus

@@ -1,5 +1,3 @@
-"""The version of a file that is named at start answers, also if it is not the newest."""
-
 from collections.abc import Mapping
 from pathlib import Path
 

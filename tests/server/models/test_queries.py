@@ -1,5 +1,3 @@
-"""Schedules are drawn from what is stored; a device is asked for the graphs of old ones only."""
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""Other bytes take the place of a version once they serve, and if they never do, it stays."""
-
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator

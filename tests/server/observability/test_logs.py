@@ -1,5 +1,3 @@
-"""Logs of the server and of its workers."""
-
 import asyncio
 import io
 import json

@@ -1,5 +1,3 @@
-"""Metrics: bounded labels, names with units, gone with the model."""
-
 import re
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""Gauges of what is there: taken at a scrape, gone with what they are about."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Bodies that share memory: slow ones and those of greedy callers give way; gzip in pieces."""
-
 import asyncio
 import gzip
 import os

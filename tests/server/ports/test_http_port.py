@@ -1,5 +1,3 @@
-"""The HTTP port, spoken to over real sockets."""
-
 import asyncio
 import contextlib
 import socket

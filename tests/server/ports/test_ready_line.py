@@ -1,5 +1,3 @@
-"""Calls that the server proposes when it is ready: lines for a shell of this machine."""
-
 import io
 import json
 import logging

@@ -1,5 +1,3 @@
-"""The configuration for ``serve deploy``: what it says, and what it does not let through."""
-
 import pytest
 import yaml
 

@@ -1,5 +1,3 @@
-"""How many nodes ``braid ray deploy`` asks for where that is not said."""
-
 from typing import Any
 
 import pytest

@@ -1,5 +1,3 @@
-"""config.pbtxt: what is offered is read, the rest is refused by name."""
-
 import json
 
 import pytest

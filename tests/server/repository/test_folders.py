@@ -1,5 +1,3 @@
-"""Looks at a repository: what counts, what is passed over, what gets a line."""
-
 import io
 import os
 import zipfile

@@ -1,5 +1,3 @@
-"""What stands between gRPC and the servicers: callers that leave, messages that are none."""
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable

@@ -1,5 +1,3 @@
-"""Errors on the wire: a real grpc.aio server and client."""
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,5 +1,3 @@
-"""Messages of too many parts are refused before objects are made of them, all others are read."""
-
 from typing import Any
 
 import pytest

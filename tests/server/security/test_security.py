@@ -1,5 +1,3 @@
-"""What may listen where, what counts as a token, and how much a store takes."""
-
 import asyncio
 import hashlib
 from collections.abc import Iterator

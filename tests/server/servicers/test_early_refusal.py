@@ -1,5 +1,3 @@
-"""While no model takes anything, inference is refused before its message is read."""
-
 from typing import Any
 
 import grpc

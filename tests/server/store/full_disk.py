@@ -1,5 +1,3 @@
-"""A disk that takes no writes, for stores under test."""
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,5 +1,3 @@
-"""Models registered in a store by tests."""
-
 import asyncio
 import hashlib
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""A database that is damaged within is noticed at the start, in one line; nothing is removed."""
-
 import os
 import random
 import shutil

@@ -1,5 +1,3 @@
-"""A database that is missing, empty, another one or an older one costs no file of a model."""
-
 import hashlib
 import logging
 import shutil

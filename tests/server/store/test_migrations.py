@@ -1,5 +1,3 @@
-"""Versions of the tables: older ones are refused, additions of newer ones are lived with."""
-
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing

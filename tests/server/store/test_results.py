@@ -1,5 +1,3 @@
-"""Schedules and measurements of a store."""
-
 import errno
 import os
 from pathlib import Path

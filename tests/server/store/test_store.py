@@ -1,5 +1,3 @@
-"""The store on real files: what survives, what is swept, who is refused."""
-
 import multiprocessing
 import os
 from multiprocessing.connection import Connection

@@ -1,5 +1,3 @@
-"""Uploads on real files: what is kept, what is refused."""
-
 import asyncio
 import errno
 import hashlib

@@ -1,5 +1,3 @@
-"""Bad requests over HTTP: the right status, an error in JSON, and nothing held."""
-
 import json
 import socket
 

@@ -1,5 +1,3 @@
-"""Raw and typed contents, every datatype, classification: values come back as they should."""
-
 from collections.abc import Iterator
 from typing import Any
 

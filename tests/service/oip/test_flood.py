@@ -1,5 +1,3 @@
-"""One client that sends more than can be answered."""
-
 import asyncio
 from collections import Counter
 from typing import Any

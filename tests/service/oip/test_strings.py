@@ -1,5 +1,3 @@
-"""Strings through every door: a model's inputs and outputs of datatype BYTES."""
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Keys of an object store in a file of their own."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Artefacts as one file each: equal folders make equal files, and no file writes elsewhere."""
-
 import io
 import os
 import tarfile

@@ -1,5 +1,3 @@
-"""Typed contents and classes: converted in pieces, as if it were done at once."""
-
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""What a Triton configuration asks for, as the server understands it."""
-
 import json
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""TraceSetting decides which requests are traced."""
-
 import pytest
 from tritonclient.grpc import service_pb2
 

@@ -1,5 +1,3 @@
-"""JSON of any form: read as Python reads it, or refused before objects are made of it."""
-
 import json
 import random
 import tracemalloc

@@ -1,5 +1,3 @@
-"""Tensors as JSON, in pieces: what is read back is bit by bit what was written."""
-
 import json
 from typing import Any
 
