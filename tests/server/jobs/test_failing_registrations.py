@@ -26,8 +26,6 @@ from braid.server.store.records import JobStatus, ModelStatus
 from tests.server.jobs.fakes import FakeDevice, Server
 from tests.server.jobs.watching import notes_while_waiting, registered, until_ended
 
-# What goes wrong.
-
 
 async def test_a_failed_import_fails_the_job_and_the_model_with_its_reason(server: Server) -> None:
     server.importer.error = ModelImportError("node 'n' is cyclic")

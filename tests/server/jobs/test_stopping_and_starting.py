@@ -12,8 +12,6 @@ from braid.server.store.records import JobStatus
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import reach, registered, until_ended
 
-# Stopping and starting.
-
 
 async def test_a_stop_leaves_jobs_unfinished_and_a_start_finishes_them(
     server: Server,
