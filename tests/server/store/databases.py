@@ -59,6 +59,13 @@ def reopened(store: Store, limits: StoreLimits | None = None) -> Store:
     return type(store).open(store.folder.root, limits, url_of(store))
 
 
+def files_in(root: Path) -> dict[str, bytes]:
+    """Contents of a store beside its database."""
+    folders = ("uploads", "artefacts", "samples")
+    found = (path for folder in folders for path in (root / folder).rglob("*"))
+    return {str(path.relative_to(root)): path.read_bytes() for path in found if path.is_file()}
+
+
 def execute(url: URL, *statements: str) -> list[Any]:
     """Run statements in a database that no store uses; returns the rows of the last one."""
     engine = create_engine(url)

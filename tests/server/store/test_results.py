@@ -17,8 +17,6 @@ from tests.compiler.results import graph, schedule
 from tests.server.store.databases import execute, reopened
 from tests.server.store.registering import register
 
-# Schedules and measurements.
-
 
 def test_keys_without_an_accepted_error_are_what_they_were_before_there_was_one() -> None:
     plain, accepting = (ScheduleKey("ab" * 32, "cpu", 1, accepted_error=e) for e in (None, 0.1))

@@ -17,8 +17,6 @@ from braid.server.store.records import JobStatus
 from braid.server.store.store import Store
 from tests.server.store.registering import end, import_done, register
 
-# Uploads.
-
 
 async def send(store: Store, chunks: Sequence[bytes], digest: str, limit_bytes: int) -> None:
     async with store.receive(limit_bytes) as upload:
