@@ -13,6 +13,7 @@ import torch
 import braid
 from braid.core.errors import InvalidRequest, InvalidTensor, ModelImportError
 from tests.engine.importer.test_tried_samples import table
+from tests.library.conftest import import_ahead
 from tests.models.strings import greeting, labels
 
 
@@ -213,7 +214,8 @@ def test_labels_come_as_strings_beside_numbers(tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(tmp_path / "labels.onnx")
     label, scores = session.run(None, {"colour": colour, "size": size})
 
-    with braid.compile(tmp_path / "labels.onnx", store=tmp_path / "store") as net:
+    store = tmp_path / "store"
+    with braid.compile(import_ahead(tmp_path / "labels.onnx", store), store=store) as net:
         of_arrays = net({"colour": colour, "size": size})
         of_tensors = net({"colour": colour, "size": torch.from_numpy(size)})
         with pytest.raises(InvalidRequest, match="OneHotEncoder"):
