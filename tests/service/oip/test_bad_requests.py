@@ -20,12 +20,6 @@ Tensor = Request.InferInputTensor
 X = ramp(1).tobytes()
 
 
-@pytest.fixture
-def stub(oip_server: ServerProcess) -> Iterator[Any]:
-    with grpc.insecure_channel(oip_server.address) as channel:
-        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
-
-
 def x(**changes: Any) -> Any:
     return Tensor(**{"name": "x", "datatype": "FP32", "shape": [1, 3], **changes})
 
