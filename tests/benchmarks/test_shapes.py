@@ -102,8 +102,9 @@ def test_shapes_that_come_again_are_as_large_as_those_that_do_not() -> None:
 
 
 def test_churn_is_measured_alone(servers: Path, tmp_path: Path) -> None:
+    times = ("--limit", "1", "--settle", "0.1", "--neighbour-seconds", "0.2")
     status, report = quick(
-        tmp_path, servers, "--contenders", "thirty_lines_ort", "--churn", "60", "--limit", "1"
+        tmp_path, servers, "--contenders", "thirty_lines_ort", "--churn", "60", *times
     )
 
     assert status == 0

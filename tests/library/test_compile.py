@@ -173,6 +173,7 @@ def test_an_interrupt_ends_all_processes_and_so_does_the_end_of_the_interpreter(
     assert ended.stdout == f"interrupted 0\n{net.plan_ids}\n"  # the plans were found in the store
 
 
+@pytest.mark.ci
 def test_static_shapes_are_compiled_as_they_are(store: Path) -> None:
     class Halves(torch.nn.Module):
         """A module that knows how many rows it gets."""
