@@ -1,7 +1,5 @@
 """What a test run started ends with it, whatever ends the run."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Servers under attack for the tests of this folder; each test leaves them sound."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -7,8 +7,6 @@ try ─> end. WORK is the importer's folder, OUTSIDE one with a file ``secret``,
 process of the same user.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl
@@ -140,10 +138,6 @@ def _moved_out(place: Place) -> None:
     os.rename(place.work / "mine", place.outside / "mine")
 
 
-def _fifo(work: Path) -> None:
-    os.mkfifo(work / "fifo")
-
-
 def _signal_by_owner(pid: int) -> None:
     """Have a pipe send SIGKILL to a process when it is written to."""
     reader, writer = os.pipe()
@@ -180,110 +174,95 @@ def _inotify(outside: Path) -> None:
 
 
 Try = Callable[[Place], object]
-TRIES: Mapping[str, tuple[Try, tuple[str, ...]]] = {
-    "a socket of the network": (lambda p: socket.socket(), REFUSED),
-    "a socket of IPv6": (lambda p: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM), REFUSED),
-    "a local socket": (lambda p: socket.socket(socket.AF_UNIX), REFUSED),
-    "a raw socket": (lambda p: socket.socket(socket.AF_PACKET, socket.SOCK_RAW), REFUSED),
-    "a socket in another thread": (lambda p: _thread_that_connects(), REFUSED),
-    "another program": (lambda p: os.execv("/bin/true", ["true"]), REFUSED),
-    "a child program": (lambda p: subprocess.run(["/bin/true"], check=True), REFUSED),
-    "a shell": (lambda p: subprocess.run("true", shell=True, check=True), REFUSED),
-    "a program by descriptor": (
-        lambda p: os.execve(os.open("/usr/bin/true", os.O_RDONLY), ["true"], {}),
-        REFUSED,
+REFUSED_TRIES: Mapping[str, Try] = {
+    "a socket of the network": lambda p: socket.socket(),
+    "a socket of IPv6": lambda p: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM),
+    "a local socket": lambda p: socket.socket(socket.AF_UNIX),
+    "a raw socket": lambda p: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
+    "a socket in another thread": lambda p: _thread_that_connects(),
+    "another program": lambda p: os.execv("/bin/true", ["true"]),
+    "a child program": lambda p: subprocess.run(["/bin/true"], check=True),
+    "a shell": lambda p: subprocess.run("true", shell=True, check=True),
+    "a program by descriptor": lambda p: os.execve(
+        os.open("/usr/bin/true", os.O_RDONLY), ["true"], {}
     ),
-    "a fork": (lambda p: os.fork() or os._exit(0), REFUSED),
-    "new namespaces": (lambda p: _checked(_libc.unshare(0x10000000)), REFUSED),
-    "a mount": (lambda p: _checked(_libc.mount(b"none", b"/mnt", b"tmpfs", 0, None)), REFUSED),
-    "another root": (lambda p: os.chroot(p.work), REFUSED),
-    "a debugger of itself": (lambda p: _checked(_libc.ptrace(0, 0, 0, 0)), REFUSED),
-    "a debugger of another": (lambda p: _checked(_libc.ptrace(16, p.bystander, 0, 0)), REFUSED),
-    "memory of another to read": (lambda p: _memory_of(p.bystander, os.O_RDONLY), REFUSED),
-    "memory of another to write": (lambda p: _memory_of(p.bystander, os.O_RDWR), REFUSED),
-    "memory of the server": (lambda p: _memory_of(os.getppid(), os.O_RDWR), REFUSED),
-    "environment of the server": (
-        lambda p: Path(f"/proc/{os.getppid()}/environ").read_bytes(),
-        REFUSED,
+    "a fork": lambda p: os.fork() or os._exit(0),
+    "new namespaces": lambda p: _checked(_libc.unshare(0x10000000)),
+    "a mount": lambda p: _checked(_libc.mount(b"none", b"/mnt", b"tmpfs", 0, None)),
+    "another root": lambda p: os.chroot(p.work),
+    "a debugger of itself": lambda p: _checked(_libc.ptrace(0, 0, 0, 0)),
+    "a debugger of another": lambda p: _checked(_libc.ptrace(16, p.bystander, 0, 0)),
+    "memory of another to read": lambda p: _memory_of(p.bystander, os.O_RDONLY),
+    "memory of another to write": lambda p: _memory_of(p.bystander, os.O_RDWR),
+    "memory of the server": lambda p: _memory_of(os.getppid(), os.O_RDWR),
+    "environment of the server": lambda p: Path(f"/proc/{os.getppid()}/environ").read_bytes(),
+    "descriptors of the server": lambda p: os.listdir(f"/proc/{os.getppid()}/fd"),
+    "command lines of others": lambda p: Path(f"/proc/{p.bystander}/cmdline").read_bytes(),
+    "the end of another": lambda p: os.kill(p.bystander, signal.SIGKILL),
+    "the end of all": lambda p: os.kill(-1, signal.SIGTERM),
+    "a signal to a thread of another": lambda p: _call(
+        234, p.bystander, p.bystander, signal.SIGKILL
     ),
-    "descriptors of the server": (lambda p: os.listdir(f"/proc/{os.getppid()}/fd"), REFUSED),
-    "command lines of others": (
-        lambda p: Path(f"/proc/{p.bystander}/cmdline").read_bytes(),
-        REFUSED,
+    "a descriptor of a process": lambda p: os.pidfd_open(p.bystander),
+    "limits of another": lambda p: _limits_of(p.bystander),
+    "priority of another": lambda p: os.setpriority(os.PRIO_PROCESS, p.bystander, 19),
+    "cores of another": lambda p: os.sched_setaffinity(p.bystander, [0]),
+    "cores of the server": lambda p: os.sched_setaffinity(os.getppid(), [0]),
+    "policy of another": lambda p: os.sched_setscheduler(
+        p.bystander, os.SCHED_IDLE, os.sched_param(0)
     ),
-    "the end of another": (lambda p: os.kill(p.bystander, signal.SIGKILL), REFUSED),
-    "the end of all": (lambda p: os.kill(-1, signal.SIGTERM), REFUSED),
-    "a signal to a thread of another": (
-        lambda p: _call(234, p.bystander, p.bystander, signal.SIGKILL),
-        REFUSED,
-    ),
-    "a descriptor of a process": (lambda p: os.pidfd_open(p.bystander), REFUSED),
-    "limits of another": (lambda p: _limits_of(p.bystander), REFUSED),
-    "priority of another": (lambda p: os.setpriority(os.PRIO_PROCESS, p.bystander, 19), REFUSED),
-    "cores of another": (lambda p: os.sched_setaffinity(p.bystander, [0]), REFUSED),
-    "cores of the server": (lambda p: os.sched_setaffinity(os.getppid(), [0]), REFUSED),
-    "policy of another": (
-        lambda p: os.sched_setscheduler(p.bystander, os.SCHED_IDLE, os.sched_param(0)),
-        REFUSED,
-    ),
-    "limits of another to read": (
-        lambda p: resource.prlimit(p.bystander, resource.RLIMIT_CPU),
-        REFUSED,
-    ),
-    "a signal by the owner of a pipe": (lambda p: _signal_by_owner(p.bystander), REFUSED),
-    "an owner of a pipe": (lambda p: _command(fcntl.F_SETOWN, p.bystander), REFUSED),
-    "a group that owns a pipe": (lambda p: _command(fcntl.F_SETOWN, -os.getppid()), REFUSED),
-    "the signal of a pipe": (lambda p: _command(F_SETSIG, signal.SIGKILL), REFUSED),
-    "an owner by ioctl": (lambda p: _control(FIOSETOWN, p.bystander), REFUSED),
-    "a group by ioctl": (lambda p: _control(SIOCSPGRP, p.bystander), REFUSED),
-    "signals by ioctl": (lambda p: _control(termios.FIOASYNC, 1), REFUSED),
-    "a lease": (lambda p: _lease(p.work), REFUSED),
-    "notes about a folder outside": (lambda p: _folder_watch(p.outside), REFUSED),
-    "a watch on a folder outside": (lambda p: _inotify(p.outside), REFUSED),
-    "a session of its own": (lambda p: os.setsid(), REFUSED),
-    "a group of its own": (lambda p: os.setpgid(0, 0), REFUSED),
-    "a group of others": (lambda p: os.killpg(os.getpgid(p.bystander), 0), REFUSED),
-    "a name of an abstract socket": (
-        lambda p: socket.socket(socket.AF_UNIX).bind("\0braid"),
-        REFUSED,
-    ),
-    "room without a file": (lambda p: os.posix_fallocate(1, 0, 1), REFUSED),
+    "limits of another to read": lambda p: resource.prlimit(p.bystander, resource.RLIMIT_CPU),
+    "a signal by the owner of a pipe": lambda p: _signal_by_owner(p.bystander),
+    "an owner of a pipe": lambda p: _command(fcntl.F_SETOWN, p.bystander),
+    "a group that owns a pipe": lambda p: _command(fcntl.F_SETOWN, -os.getppid()),
+    "the signal of a pipe": lambda p: _command(F_SETSIG, signal.SIGKILL),
+    "an owner by ioctl": lambda p: _control(FIOSETOWN, p.bystander),
+    "a group by ioctl": lambda p: _control(SIOCSPGRP, p.bystander),
+    "signals by ioctl": lambda p: _control(termios.FIOASYNC, 1),
+    "a lease": lambda p: _lease(p.work),
+    "notes about a folder outside": lambda p: _folder_watch(p.outside),
+    "a watch on a folder outside": lambda p: _inotify(p.outside),
+    "a session of its own": lambda p: os.setsid(),
+    "a group of its own": lambda p: os.setpgid(0, 0),
+    "a group of others": lambda p: os.killpg(os.getpgid(p.bystander), 0),
+    "a name of an abstract socket": lambda p: socket.socket(socket.AF_UNIX).bind("\0braid"),
+    "room without a file": lambda p: os.posix_fallocate(1, 0, 1),
+    "a file outside to read": lambda p: p.secret.read_text(),
+    "a file outside to write": lambda p: _write(p.secret, "gone"),
+    "a new file outside": lambda p: _write(p.outside / "new", "here"),
+    "a file outside removed": lambda p: p.secret.unlink(),
+    "a file outside shortened": lambda p: os.truncate(p.secret, 0),
+    "a file outside through a link": _through_a_link,
+    "modes outside": lambda p: os.chmod(p.secret, 0o777),
+    "owners outside": lambda p: os.chown(p.secret, os.getuid(), os.getgid()),
+    "times outside": lambda p: os.utime(p.secret, (0, 0)),
+    "attributes outside": lambda p: os.setxattr(p.secret, "user.x", b"1"),
+    "a list of a folder outside": lambda p: os.listdir(p.outside),
+    "the list of accounts": lambda p: Path("/etc/shadow").read_text(),
+    "shared memory of the machine": lambda p: os.listdir("/dev/shm"),
+    "a new object of shared memory": lambda p: _write(Path("/dev/shm/braid_x"), ""),
+    "temporary files": lambda p: _write(Path("/tmp/braid_x"), ""),
+    "a pipe with a name": lambda p: os.mkfifo(p.work / "fifo"),
+    "a program to schedule": lambda p: os.listdir("/etc/cron.d"),
+    "shared memory that stays": lambda p: _checked(_libc.shmget(0, 4096, 0o1600)),
+    "a key of the kernel": lambda p: _call(248, 0, 0, 0, 0, 0),
+    "rings of the kernel": lambda p: _call(425, 1, 0),
+    "faults of user space": lambda p: _call(323, 0),
+    "counters of the kernel": lambda p: _call(298, 0, 0, -1, -1, 0),
+    "programs in the kernel": lambda p: _call(321, 0, 0, 0),
+    "a file in memory": lambda p: os.close(os.memfd_create("more")),
+}
+OTHER_TRIES: Mapping[str, tuple[Try, tuple[str, ...]]] = {
     "a limit raised again": (lambda p: _raise_limit(), ("ValueError", *REFUSED)),
-    "a file outside to read": (lambda p: p.secret.read_text(), REFUSED),
-    "a file outside to write": (lambda p: _write(p.secret, "gone"), REFUSED),
-    "a new file outside": (lambda p: _write(p.outside / "new", "here"), REFUSED),
-    "a file outside removed": (lambda p: p.secret.unlink(), REFUSED),
-    "a file outside shortened": (lambda p: os.truncate(p.secret, 0), REFUSED),
     "a file outside linked in": (
         lambda p: os.link(p.secret, p.work / "taken"),
         (*REFUSED, "EXDEV"),
     ),
-    "a file outside through a link": (lambda p: _through_a_link(p), REFUSED),
     "a file outside moved in": (
         lambda p: os.rename(p.secret, p.work / "taken"),
         (*REFUSED, "EXDEV"),
     ),
-    "a file of its own moved out": (
-        lambda p: _moved_out(p),
-        (*REFUSED, "EXDEV"),
-    ),
-    "modes outside": (lambda p: os.chmod(p.secret, 0o777), REFUSED),
-    "owners outside": (lambda p: os.chown(p.secret, os.getuid(), os.getgid()), REFUSED),
-    "times outside": (lambda p: os.utime(p.secret, (0, 0)), REFUSED),
-    "attributes outside": (lambda p: os.setxattr(p.secret, "user.x", b"1"), REFUSED),
-    "a list of a folder outside": (lambda p: os.listdir(p.outside), REFUSED),
-    "the list of accounts": (lambda p: Path("/etc/shadow").read_text(), REFUSED),
-    "shared memory of the machine": (lambda p: os.listdir("/dev/shm"), REFUSED),
-    "a new object of shared memory": (lambda p: _write(Path("/dev/shm/braid_x"), ""), REFUSED),
-    "temporary files": (lambda p: _write(Path("/tmp/braid_x"), ""), REFUSED),
-    "a pipe with a name": (lambda p: _fifo(p.work), REFUSED),
-    "a program to schedule": (lambda p: os.listdir("/etc/cron.d"), REFUSED),
-    "shared memory that stays": (lambda p: _checked(_libc.shmget(0, 4096, 0o1600)), REFUSED),
-    "a key of the kernel": (lambda p: _call(248, 0, 0, 0, 0, 0), REFUSED),
-    "rings of the kernel": (lambda p: _call(425, 1, 0), REFUSED),
-    "faults of user space": (lambda p: _call(323, 0), REFUSED),
-    "counters of the kernel": (lambda p: _call(298, 0, 0, -1, -1, 0), REFUSED),
-    "programs in the kernel": (lambda p: _call(321, 0, 0, 0), REFUSED),
+    "a file of its own moved out": (_moved_out, (*REFUSED, "EXDEV")),
     "memory over the limit": (lambda p: mmap.mmap(-1, 2 * GIB), ("ENOMEM",)),
     "shared memory over the limit": (
         lambda p: mmap.mmap(-1, 2 * GIB, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS),
@@ -294,7 +273,6 @@ TRIES: Mapping[str, tuple[Try, tuple[str, ...]]] = {
         ("ENOMEM",),
     ),
     "stacks over the limit": (lambda p: _stacks(), ("RuntimeError",)),
-    "a file in memory": (lambda p: os.close(os.memfd_create("more")), REFUSED),
     "a secret file in memory": (lambda p: _call(447, 0), (*REFUSED, "ENOSYS")),
     "objects over the limit": (lambda p: bytearray(2 * GIB), ("MemoryError",)),
     "a file over the limit": (lambda p: _write(p.work / "big", "x" * (2 << 20)), ("EFBIG",)),
@@ -305,6 +283,8 @@ TRIES: Mapping[str, tuple[Try, tuple[str, ...]]] = {
     "a library": (lambda p: __import__("decimal"), (DONE,)),
     "random numbers": (lambda p: Path("/dev/urandom").open("rb").close(), (DONE,)),
     "its own end": (lambda p: signal.raise_signal(signal.SIGCONT), (DONE,)),
+    "cores of its own": (lambda p: os.sched_setaffinity(0, os.sched_getaffinity(0)), (DONE,)),
+    "a flag of its own descriptor": (lambda p: _command(fcntl.F_SETFL, os.O_NONBLOCK), (DONE,)),
 }
 CALLS: Mapping[str, tuple[int, Callable[[int], tuple[int, ...]]]] = {
     # number on x86-64, arguments by the bystander's id
@@ -346,16 +326,12 @@ def _call_about(number: int, arguments: Callable[[int], tuple[int, ...]]) -> Try
 
 
 TRIES = {
-    **TRIES,
+    **{name: (what, REFUSED) for name, what in REFUSED_TRIES.items()},
+    **OTHER_TRIES,
     **{
         f"the call {name}": (_call_about(*call), (*REFUSED, "ENOSYS"))
         for name, call in CALLS.items()
     },
-    "cores of its own": (lambda p: os.sched_setaffinity(0, os.sched_getaffinity(0)), (DONE,)),
-    "a flag of its own descriptor": (
-        lambda p: _command(fcntl.F_SETFL, os.O_NONBLOCK),
-        (DONE,),
-    ),
 }
 """Try by name, and the ends that are right: ``done``, an errno, or the name of an exception."""
 

@@ -1,7 +1,5 @@
 """Hostile ``.npz`` files of samples, which the front end itself reads; each with its refusal."""
 
-from __future__ import annotations
-
 import io
 import random
 import struct

@@ -3,8 +3,6 @@
 Each kind is made at a path at which nothing lies, or in the place of the file that lies there.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Each bad request is refused through every door as its table says, and leaves nothing behind."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress

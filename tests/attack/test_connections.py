@@ -1,7 +1,5 @@
 """Connections that mean harm cost the server what its settings say, and nobody else's call."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """Each hostile message to gRPC gets the status and the words that its table says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import grpc

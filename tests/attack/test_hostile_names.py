@@ -1,7 +1,5 @@
 """Names from outside stay data: in logs, pages, metrics, files and headers."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each hostile request to the HTTP port gets the status and the words that its table says."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The confinement of the very process that the server starts, with hostile code in a library."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

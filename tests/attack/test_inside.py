@@ -1,7 +1,5 @@
 """A confined importer can compute and write into its folder, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """No message, random or damaged, is answered with the server's mistake or not at all."""
 
-from __future__ import annotations
-
 import pytest
 
 from campaigns.noise import Outcomes, Sender

@@ -1,7 +1,5 @@
 """Hostile samples are refused by the front end, which runs nothing of them and keeps its memory."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 

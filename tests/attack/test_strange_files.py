@@ -1,7 +1,5 @@
 """Whatever lies where a file should: who reads it says so, and what else there is goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Servers of the comparisons that run in the tests' environment."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

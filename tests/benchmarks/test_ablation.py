@@ -1,5 +1,3 @@
-"""Kinds of candidates left out in thought."""
-
 import pytest
 
 from benchmarks.ablation import table

@@ -1,7 +1,5 @@
 """The benchmark on a GPU, as far as it goes without one: order, turns, ratios, files."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Networks that travel without their weights: what is written and what is made of it again."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

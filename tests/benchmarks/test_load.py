@@ -1,7 +1,5 @@
 """The echo server and the client program, both as the processes that a benchmark uses."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

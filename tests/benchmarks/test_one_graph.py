@@ -1,7 +1,5 @@
 """The trial of one graph: kernels bound to a user's nodes compute what ONNX Runtime computes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""Reports of benchmarks say how far the cores were from each other, before the run and after it."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The benchmark of random shapes: which shapes it draws, and a quick run with real servers."""
 
-from __future__ import annotations
-
 import json
 import math
 from importlib.util import find_spec
@@ -104,8 +102,9 @@ def test_shapes_that_come_again_are_as_large_as_those_that_do_not() -> None:
 
 
 def test_churn_is_measured_alone(servers: Path, tmp_path: Path) -> None:
+    times = ("--limit", "1", "--settle", "0.1", "--neighbour-seconds", "0.2")
     status, report = quick(
-        tmp_path, servers, "--contenders", "thirty_lines_ort", "--churn", "60", "--limit", "1"
+        tmp_path, servers, "--contenders", "thirty_lines_ort", "--churn", "60", *times
     )
 
     assert status == 0

@@ -1,7 +1,3 @@
-"""Rounds in one state of the cores; the machine is a list of states."""
-
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""The bound of what schedules can gain, on drawn graphs."""
-
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.work_bound import UnitTimes, bound_of

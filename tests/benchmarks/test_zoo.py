@@ -1,7 +1,5 @@
 """The zoo: its networks, the whole command on small ones, its tables and its stored counts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from importlib.util import find_spec

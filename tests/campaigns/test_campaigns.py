@@ -1,7 +1,5 @@
 """Parts of the campaigns, briefly: simulators, damaged bytes, slopes, mixed calls, drawn graphs."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
@@ -186,13 +184,12 @@ def test_an_answer_with_the_numbers_of_another_request_is_a_finding(tmp_path: Pa
     (x, right, near), (_, other, _) = [
         question for asked in one.asked for question in asked if len(question[0]) == 1
     ][:2]
-    server = ServerProcess(tmp_path / "store").start()
-    try:
-        with server.client() as client:
-            client.register(one.name, one.data, batch_sizes=[1], planner="sequential", wait=True)
-
-            assert ask(client, one, (x, right, near)) == [OWN]
-            assert ask(client, one, (x, other, near)) == [FOREIGN]
-            assert SHARED not in ask(client, one, (x[:0], right, near))
-    finally:
-        server.end()
+    file = tmp_path / "model.onnx"
+    file.write_bytes(one.data)
+    with (
+        ServerProcess(tmp_path / "store").start() as server,
+        server.register({one.name: file}).client() as client,
+    ):
+        assert ask(client, one, (x, right, near)) == [OWN]
+        assert ask(client, one, (x, other, near)) == [FOREIGN]
+        assert SHARED not in ask(client, one, (x[:0], right, near))

@@ -1,7 +1,5 @@
 """The fuzzers themselves, briefly; ``make fuzz`` runs them for as long as one likes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

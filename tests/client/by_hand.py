@@ -1,7 +1,5 @@
 """Fixture of tests of hand-made messages: small messages, too, are read and written by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A fake server for each test, and the client twice: sync, and async seen through a loop."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import threading

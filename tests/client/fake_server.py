@@ -7,8 +7,6 @@
 The model ``echo`` answers each input under its own name. Uploads are kept in ``uploads``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading
@@ -261,28 +259,20 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
         job.state = State.CANCELLED
         return job
 
-    def ListNodes(
-        self, request: admin_pb2.ListNodesRequest, context: Any
-    ) -> admin_pb2.ListNodesResponse:
+    def ListNodes(self, request: Any, context: Any) -> admin_pb2.ListNodesResponse:
         self._enter("ListNodes", context)
         return admin_pb2.ListNodesResponse(nodes=self.nodes)
 
-    def ListJobs(
-        self, request: admin_pb2.ListJobsRequest, context: Any
-    ) -> admin_pb2.ListJobsResponse:
+    def ListJobs(self, request: Any, context: Any) -> admin_pb2.ListJobsResponse:
         self._enter("ListJobs", context)
         jobs = [job for job in self.jobs.values() if request.model in ("", job.model)]
         return admin_pb2.ListJobsResponse(jobs=jobs[: request.limit])
 
-    def ListModels(
-        self, request: admin_pb2.ListModelsRequest, context: Any
-    ) -> admin_pb2.ListModelsResponse:
+    def ListModels(self, request: Any, context: Any) -> admin_pb2.ListModelsResponse:
         self._enter("ListModels", context)
         return admin_pb2.ListModelsResponse(models=self.models.values())
 
-    def GetServing(
-        self, request: admin_pb2.GetServingRequest, context: Any
-    ) -> admin_pb2.ServingConfig:
+    def GetServing(self, request: Any, context: Any) -> admin_pb2.ServingConfig:
         self._enter("GetServing", context)
         return admin_pb2.ServingConfig(model=request.model, labels=self.labels)
 
@@ -290,17 +280,13 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
         self._enter("GetModel", context)
         return self._model(request.model, context)
 
-    def DeleteModel(
-        self, request: admin_pb2.DeleteModelRequest, context: Any
-    ) -> admin_pb2.DeleteModelResponse:
+    def DeleteModel(self, request: Any, context: Any) -> admin_pb2.DeleteModelResponse:
         self._enter("DeleteModel", context)
         self._model(request.model, context)
         del self.models[request.model]
         return admin_pb2.DeleteModelResponse()
 
-    def GetSchedule(
-        self, request: admin_pb2.GetScheduleRequest, context: Any
-    ) -> admin_pb2.GetScheduleResponse:
+    def GetSchedule(self, request: Any, context: Any) -> admin_pb2.GetScheduleResponse:
         self._enter("GetSchedule", context)
         self._model(request.model, context)
         if request.batch_size not in (0, 1):

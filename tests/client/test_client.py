@@ -1,7 +1,5 @@
 """Both clients against the fake server; ``braid`` is the sync one, then the async one."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect
@@ -128,13 +126,6 @@ def test_what_was_not_found_is_told_by_the_class(braid: Any) -> None:
         braid.schedule("echo", batch=7)
     with pytest.raises(NotFound):
         braid.cancel_job("nothing")
-
-
-def test_inference_is_tried_again_while_the_worker_restarts(braid: Any, server: FakeServer) -> None:
-    server.fails("Infer", Code.UNAVAILABLE, times=3)
-
-    assert np.array_equal(braid.infer("echo", X).outputs["x"], X["x"])
-    assert server.calls == ["Infer"] * 4
 
 
 def test_a_full_queue_is_tried_again_when_the_server_said(braid: Any, server: FakeServer) -> None:

@@ -1,7 +1,5 @@
 """Models in several files: which files go with a model, and how they are sent."""
 
-from __future__ import annotations
-
 import io
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """``braid --help`` and the completion scripts: complete, and run by a real shell."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

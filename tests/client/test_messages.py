@@ -1,7 +1,3 @@
-"""The hand-made writing and reading of inference messages agrees with protobuf, whatever comes."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

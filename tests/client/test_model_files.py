@@ -1,7 +1,3 @@
-"""What can be a model at all, told from the first bytes."""
-
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""Records in a notebook: tables that say what the record holds, with all text escaped."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any

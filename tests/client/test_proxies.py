@@ -1,7 +1,3 @@
-"""Proxies in the environment: not for a server on this machine; named where they are in the way."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Uploads and watched jobs; ``braid`` is the sync client, then the async one."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import threading

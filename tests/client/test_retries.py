@@ -1,7 +1,5 @@
 """Which failures are tried again, and when: no server, no sleeping."""
 
-from __future__ import annotations
-
 import pytest
 
 from braid_client import (

@@ -1,7 +1,3 @@
-"""The SDK installs alone: it loads nothing of the server and none of the server's libraries."""
-
-from __future__ import annotations
-
 import os
 import re
 import subprocess

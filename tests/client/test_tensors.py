@@ -1,7 +1,3 @@
-"""numpy to the wire and back, for every dtype and layout."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -1,7 +1,3 @@
-"""Background work, threads of their own, locks by key."""
-
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

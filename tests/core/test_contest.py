@@ -1,7 +1,5 @@
 """Contest of candidates in service: rules of the policy, against latencies that are given."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Covers of rows by batches, beside every collection of batches that holds the rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import combinations_with_replacement
 

@@ -1,7 +1,5 @@
 """What control groups leave to a process, on made-up file systems and in a real group."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

@@ -1,7 +1,3 @@
-"""The tree of errors that the header of ``braid.core.errors`` draws."""
-
-from __future__ import annotations
-
 import re
 
 from braid.core import errors

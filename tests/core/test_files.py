@@ -1,7 +1,3 @@
-"""Files: what is opened and read, closed once, removed in the end."""
-
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -1,7 +1,3 @@
-"""Dataclasses as JSON by their fields: every kind of field, and what is refused."""
-
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

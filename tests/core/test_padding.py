@@ -1,7 +1,5 @@
 """Requests padded along an open axis, and outputs cut back, against numpy."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

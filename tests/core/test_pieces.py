@@ -1,7 +1,5 @@
 """Long work in pieces: its result is the same, and others get their turns meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

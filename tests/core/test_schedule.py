@@ -1,7 +1,3 @@
-"""Plans, schedules and device states: their names, and what they refuse."""
-
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""What the system lacks for a moment is told apart from what is broken."""
-
-from __future__ import annotations
-
 import asyncio
 import errno
 import resource

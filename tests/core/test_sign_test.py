@@ -1,7 +1,3 @@
-"""Latencies compared turn by turn."""
-
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,3 @@
-"""Raw forms of strings: what is right passes, and each mistake is named."""
-
-from __future__ import annotations
-
 import random
 
 import pytest

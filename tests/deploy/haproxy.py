@@ -1,7 +1,5 @@
 """A real HAProxy with deploy/haproxy/haproxy.cfg, in front of servers on this machine."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence

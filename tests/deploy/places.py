@@ -1,7 +1,5 @@
 """Where deploy/ and its schemas lie, and how tests ask for a program that may be absent."""
 
-from __future__ import annotations
-
 import shutil
 from importlib.util import find_spec
 from pathlib import Path

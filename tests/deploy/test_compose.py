@@ -1,7 +1,5 @@
 """The compose files, against compose's own schema and our own promises."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

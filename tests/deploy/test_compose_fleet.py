@@ -1,7 +1,5 @@
 """docker-compose.fleet.yml beside our settings and the files of its services; see test_compose."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,3 @@
-"""The Dockerfile, as far as it can be checked without building it."""
-
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

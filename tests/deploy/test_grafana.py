@@ -1,7 +1,3 @@
-"""Dashboards: what is committed is what the script writes, and every query names real metrics."""
-
-from __future__ import annotations
-
 import json
 import re
 import runpy

@@ -1,7 +1,5 @@
 """The balancer of a fleet: a real HAProxy with our configuration, two real servers behind it."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

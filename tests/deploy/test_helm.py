@@ -1,7 +1,5 @@
 """The Helm chart: rendered by Helm itself, against Kubernetes' schemas and our own promises."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -3,8 +3,6 @@
 Run by ``make image-test``; takes some minutes. Skips with one line where images cannot be built.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Nodes on KubeRay: pods against Kubernetes' schemas, the application against Ray's and our own."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

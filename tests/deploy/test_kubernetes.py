@@ -1,7 +1,5 @@
 """KServe's manifests against what KServe declares; Kubernetes' own schemas, for every manifest."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Iterator

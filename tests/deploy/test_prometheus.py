@@ -1,7 +1,5 @@
 """Prometheus: its own tools on our configuration, and a real one on a running server."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The unit of systemd: by systemd's own check, and by what the server reads and keeps."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

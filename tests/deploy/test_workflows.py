@@ -1,7 +1,5 @@
 """The hosted CI's workflows: by GitHub's schema, and by what they run."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

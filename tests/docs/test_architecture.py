@@ -1,7 +1,3 @@
-"""docs/architecture.md: two paths in ten steps through code that exists, one line for each room."""
-
-from __future__ import annotations
-
 import re
 
 import pytest

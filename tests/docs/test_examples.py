@@ -5,8 +5,6 @@ its output, ``…`` standing for anything. ``braid serve ... &`` becomes a serve
 the same models; the addresses that pages name become its. Python blocks are programs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,11 +1,8 @@
-"""The documentation holds together: it builds without a warning, and what it names exists."""
-
-from __future__ import annotations
-
 import re
 import runpy
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,7 +57,7 @@ def test_files_that_are_named_exist() -> None:
 
 def test_decisions_that_are_named_exist_and_all_are_in_their_index() -> None:
     records = {path.name for path in (DOCS / "decisions").glob("[0-9]*.md")}
-    named = re.findall(r"docs/decisions/([\w.-]+\.md)", "\n".join(_sources()))
+    named = re.findall(r"docs/decisions/([\w.-]+\.md)", _sources())
 
     assert named
     assert set(named) - records == set()
@@ -162,13 +159,19 @@ def headings(page: str, level: str = "###") -> list[str]:
 @pytest.mark.parametrize("message", headings("troubleshooting.md"))
 def test_every_message_that_is_explained_is_one_that_is_said(message: str) -> None:
     """Words of the heading stand in this order in some message of the sources."""
-    said = re.sub(r'"\s*\n\s*(?:rf?|f)?"', "", "\n".join(_sources()))
-
-    assert message in said, "no source says this (any more)"
+    assert message in _said(), "no source says this (any more)"
 
 
-def _sources() -> list[str]:
-    return [path.read_text() for name in SOURCES for path in sorted((ROOT / name).rglob("*.py"))]
+@cache
+def _said() -> str:
+    """The sources, with messages of several lines in one."""
+    return re.sub(r'"\s*\n\s*(?:rf?|f)?"', "", _sources())
+
+
+@cache
+def _sources() -> str:
+    files = (path for name in SOURCES for path in sorted((ROOT / name).rglob("*.py")))
+    return "\n".join(path.read_text() for path in files)
 
 
 def test_the_drawn_pictures_are_current() -> None:

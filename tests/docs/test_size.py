@@ -1,7 +1,3 @@
-"""Budgets of rooms: counted lines, and what is said of a room that is over its own."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

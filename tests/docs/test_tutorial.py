@@ -1,7 +1,3 @@
-"""The tutorial notebook, run from top to bottom in a kernel of its own."""
-
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

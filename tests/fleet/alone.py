@@ -8,8 +8,6 @@ not needed where user namespaces are allowed. Where no namespace can be had, one
 the command runs without.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

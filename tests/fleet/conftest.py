@@ -3,8 +3,6 @@
 A fixture skips the tests that ask for it, in one line, where what it needs cannot be had.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """PostgreSQL, S3 and machines that share them: what ``braid serve`` needs to be one of a fleet."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping
 from pathlib import Path

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
-from urllib.request import Request, urlopen
 
 import psutil
 
@@ -24,7 +23,7 @@ from braid_client import Client, RetryPolicy
 from tests import ROOT
 from tests.clock import until
 from tests.fleet.alone import BRIDGE, HUB, PREFIX
-from tests.service.server_process import BRAID, START_SECONDS
+from tests.service.server_process import BRAID, START_SECONDS, http, sum_of
 
 GRPC_PORT, HTTP_PORT = 8001, 8002
 _STILL = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
@@ -241,20 +240,10 @@ class Machine:
         return Path(self.environment["BRAID_ADMIN_TOKEN_FILE"]).read_text().strip()
 
     def http(self, path: str, timeout_s: float = 10) -> str:
-        """GET a path of the HTTP port, with the admin token."""
-        headers = {"Authorization": f"Bearer {self._token}"}
-        asked = Request(f"http://{self.host}:{HTTP_PORT}{path}", headers=headers)
-        with urlopen(asked, timeout=timeout_s) as response:
-            return str(response.read().decode())
+        return http(f"{self.host}:{HTTP_PORT}{path}", self._token, timeout_s)
 
     def metric(self, name: str, **labels: str) -> float:
-        """Sum of a metric's samples that carry ``labels``; 0 if there are none."""
-        wanted = [f'{label}="{value}"' for label, value in labels.items()]
-        return sum(
-            float(line.rsplit(" ", 1)[1])
-            for line in self.http("/metrics").splitlines()
-            if line.startswith((f"{name} ", f"{name}{{")) and all(each in line for each in wanted)
-        )
+        return sum_of(self.http("/metrics"), name, labels)
 
     @property
     def _port(self) -> str:

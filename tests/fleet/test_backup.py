@@ -1,7 +1,5 @@
 """Backup of a fleet by the commands of docs/scale-out.md, loss of everything, restore."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

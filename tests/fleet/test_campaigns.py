@@ -4,8 +4,6 @@ Campaigns with wrong clocks are run by ``benchmarks.fleet``. ``make test-fleet``
 slow, which ``make test-fleet-all`` runs.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """What ``braid serve`` changes on one node, another one serves: two processes on one PostgreSQL."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

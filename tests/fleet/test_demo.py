@@ -1,7 +1,3 @@
-"""``make fleet-demo``: ten lines, and no call fails that may not."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Nodes hear of each other's changes through a real PostgreSQL, also after it was away."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress

@@ -1,7 +1,3 @@
-"""The fleet's own parts: what tests of a fleet believe of them."""
-
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

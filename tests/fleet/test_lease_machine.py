@@ -5,8 +5,6 @@ every lease they ever had, and try to write under it later: what a node does tha
 has a clock of its own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 import time

@@ -1,11 +1,8 @@
 """Jobs of nodes that share a PostgreSQL: each has one owner, and ends once, whoever dies."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -14,13 +11,20 @@ import pytest
 from braid.core.errors import JobNotFound, PreconditionFailed, StoreUnavailable
 from braid.core.measurement import StageLatency
 from braid.server.store.database import failures
-from braid.server.store.records import JobStatus, ModelStatus
+from braid.server.store.records import JobStatus, ModelStatus, Registration
 from tests.clock import until_true
 from tests.fleet.nodes import Node
 from tests.fleet.postgres import Postgres
 from tests.server.fleet.files.nodes import value
 from tests.server.jobs.fakes import a_moment
-from tests.server.jobs.watching import reach, registered, until_ended
+from tests.server.jobs.watching import (
+    HOLDS,
+    holds_profiling,
+    reach,
+    registered,
+    times_measured,
+    until_ended,
+)
 
 pytestmark = pytest.mark.fleet
 
@@ -49,55 +53,21 @@ async def settled(*nodes: Node) -> None:
     await until_true(lambda: all(node.leases.takes_expired for node in nodes))
 
 
-def times_measured(*nodes: Node) -> set[int]:
-    stages = Counter(stage for node in nodes for stage in node.device.measured.elements())
-    return set(stages.values())
+async def profiling(node: Node) -> Registration:
+    """Register a model whose job stands where it measures."""
+    holds_profiling(node)
+    made = await node.register()
+    await reach(node, made.job.id, JobStatus.PROFILING)
+    return made
 
 
-def holds_importing(node: Node) -> None:
-    node.importer.gate = asyncio.Event()
-
-
-def holds_profiling(node: Node) -> None:
-    """Stop at the fourth stage."""
-    gate, left = asyncio.Event(), iter(range(3))
-
-    def close(_: object) -> None:
-        if next(left, None) is None:
-            node.device.gate = gate
-
-    node.device.before_measuring = close
-
-
-def holds_scheduling(node: Node) -> None:
-    async def stand() -> None:
-        await asyncio.Event().wait()
-
-    node.planner.before_planning = stand
-
-
-def holds_verifying(node: Node) -> None:
-    async def stand() -> None:
-        await asyncio.Event().wait()
-
-    node.device.before_comparing = stand
-
-
-STATES = {
-    JobStatus.IMPORTING: holds_importing,
-    JobStatus.PROFILING: holds_profiling,
-    JobStatus.SCHEDULING: holds_scheduling,
-    JobStatus.VERIFYING: holds_verifying,
-}
-
-
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", HOLDS)
 async def test_a_job_of_a_node_that_died_ends_on_another_from_what_was_measured(
     make_node: MakeNode, state: JobStatus
 ) -> None:
     one, two = await make_node("one").start(), await make_node("two").start()
     await settled(two)
-    STATES[state](one)
+    HOLDS[state](one)
     made = await one.register(sizes=(1, 4))
     await reach(two, made.job.id, state)
     watcher = asyncio.create_task(until_ended(two, made.job.id))
@@ -115,9 +85,7 @@ async def test_a_job_of_a_node_that_died_ends_on_another_from_what_was_measured(
 async def test_late_writes_of_a_node_that_comes_back_are_refused(make_node: MakeNode) -> None:
     one, two = await make_node("one").start(), await make_node("two").start()
     await settled(two)
-    holds_profiling(one)
-    made = await one.register()
-    await reach(one, made.job.id, JobStatus.PROFILING)
+    made = await profiling(one)
     await asyncio.sleep(0.2)
     await one.leases.fall_silent()  # and does not notice: it stands still
 
@@ -141,9 +109,7 @@ async def test_a_node_without_the_database_stops_and_goes_on_with_the_same_fence
     monkeypatch.setattr(failures, "REST_SECONDS", 3.0)
     one, two = await make_node("one").start(), await make_node("two").start()
     await settled(one, two)
-    holds_profiling(one)
-    made = await one.register()
-    await reach(one, made.job.id, JobStatus.PROFILING)
+    made = await profiling(one)
     await asyncio.sleep(0.2)
 
     postgres_server.stop()
@@ -185,9 +151,7 @@ async def test_an_artefact_that_was_swept_before_its_model_serves_is_put_again(
 
 async def test_a_job_is_cancelled_through_any_node(make_node: MakeNode) -> None:
     one, two = await make_node("one").start(), await make_node("two").start()
-    holds_profiling(one)
-    made = await one.register()
-    await reach(two, made.job.id, JobStatus.PROFILING)
+    made = await profiling(one)
     watcher = asyncio.create_task(until_ended(one, made.job.id))
 
     job = await two.runner.cancel(made.job.id)
@@ -205,9 +169,7 @@ async def test_a_job_is_cancelled_through_any_node(make_node: MakeNode) -> None:
 async def test_a_job_whose_owner_died_is_cancelled_by_any_node(make_node: MakeNode) -> None:
     one = await make_node("one", lease_seconds=60).start()
     two = await make_node("two", device_key="another type").start()
-    holds_profiling(one)
-    made = await one.register()
-    await reach(one, made.job.id, JobStatus.PROFILING)
+    made = await profiling(one)
     await one.die()
 
     cancelling = asyncio.create_task(two.runner.cancel(made.job.id))
@@ -222,9 +184,7 @@ async def test_a_job_whose_owner_died_is_cancelled_by_any_node(make_node: MakeNo
 async def test_jobs_of_a_node_that_stops_go_on_at_once(make_node: MakeNode) -> None:
     one = await make_node("one", lease_seconds=60).start()
     two = await make_node("two", lease_seconds=60).start()
-    holds_profiling(one)
-    made = await one.register()
-    await reach(one, made.job.id, JobStatus.PROFILING)
+    made = await profiling(one)
 
     await one.stop()
     await two.registry.claim()
@@ -238,10 +198,8 @@ async def test_a_job_goes_to_another_type_only_if_no_node_of_its_type_lives(
     one, twin = await make_node("one").start(), await make_node("twin").start()
     other = await make_node("other", device_key="another type").start()
     await settled(twin, other)
-    holds_profiling(one)
     holds_profiling(twin)
-    made = await one.register()
-    await reach(one, made.job.id, JobStatus.PROFILING)
+    made = await profiling(one)
 
     await one.die()
     await until_true(lambda: value(twin.counts.takeovers) == 1)
@@ -268,9 +226,7 @@ async def test_nodes_of_a_type_that_no_node_has_profiled_make_one_job(make_node:
 
 async def test_deleting_a_model_ends_its_job_on_another_node(make_node: MakeNode) -> None:
     one, two = await make_node("one").start(), await make_node("two").start()
-    holds_profiling(one)
-    made = await one.register()
-    await reach(two, made.job.id, JobStatus.PROFILING)
+    made = await profiling(one)
 
     await two.runner.cancel_model("lenet", 1)
     two.store.delete_model("lenet", 1)

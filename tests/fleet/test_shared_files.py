@@ -1,7 +1,5 @@
 """Shared files on a real S3: large ones in parts, away, full, refused, changed by others."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

@@ -1,7 +1,3 @@
-"""Nothing of a fleet is on the path of an inference."""
-
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.fleet import following

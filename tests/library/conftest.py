@@ -1,14 +1,26 @@
 """One compiled network for the tests that only call it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import braid
+from braid.engine.importer.host.report import file_digest
+from tests.engine.importer.running import import_here
 from tests.models.small import small_cnn
+
+
+def import_ahead(model: Path, store: Path) -> Path:
+    """Make the artefact that compiling a file would, without a process for it; returns the file.
+
+    For tests that are not about imports: 20 ms instead of 2.5 s.
+    """
+    artefact = store / "compiled" / file_digest(model)
+    artefact.parent.mkdir(parents=True, exist_ok=True)
+    if not artefact.exists():
+        import_here(model, artefact)
+    return model
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,3 @@
-"""The folder of compilations: what is damaged is made again, what is too old is refused."""
-
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

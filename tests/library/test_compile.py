@@ -1,7 +1,3 @@
-"""``braid.compile``: files and modules, what it refuses, and that it leaves nothing behind."""
-
-from __future__ import annotations
-
 import subprocess
 import sys
 from functools import partial
@@ -17,6 +13,7 @@ import torch
 import braid
 from braid.core.errors import InvalidRequest, InvalidTensor, ModelImportError
 from tests.engine.importer.test_tried_samples import table
+from tests.library.conftest import import_ahead
 from tests.models.strings import greeting, labels
 
 
@@ -176,6 +173,7 @@ def test_an_interrupt_ends_all_processes_and_so_does_the_end_of_the_interpreter(
     assert ended.stdout == f"interrupted 0\n{net.plan_ids}\n"  # the plans were found in the store
 
 
+@pytest.mark.ci
 def test_static_shapes_are_compiled_as_they_are(store: Path) -> None:
     class Halves(torch.nn.Module):
         """A module that knows how many rows it gets."""
@@ -217,7 +215,8 @@ def test_labels_come_as_strings_beside_numbers(tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(tmp_path / "labels.onnx")
     label, scores = session.run(None, {"colour": colour, "size": size})
 
-    with braid.compile(tmp_path / "labels.onnx", store=tmp_path / "store") as net:
+    store = tmp_path / "store"
+    with braid.compile(import_ahead(tmp_path / "labels.onnx", store), store=store) as net:
         of_arrays = net({"colour": colour, "size": size})
         of_tensors = net({"colour": colour, "size": torch.from_numpy(size)})
         with pytest.raises(InvalidRequest, match="OneHotEncoder"):

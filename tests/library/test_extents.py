@@ -1,7 +1,3 @@
-"""Extents that a file does not state, or states otherwise: what ONNX Runtime takes is answered."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +6,15 @@ import pytest
 
 import braid
 from braid.core.errors import InvalidRequest
+from tests.library.conftest import import_ahead
 from tests.models.extents import CASES, REFUSED, Case
 
 
 def compiled(case: Case, folder: Path) -> tuple[braid.Network, onnxruntime.InferenceSession]:
     path = folder / "model.onnx"
     path.write_bytes(case.build().SerializeToString())
-    net = braid.compile(path, planner="sequential", store=folder / "store")
+    store = folder / "store"
+    net = braid.compile(import_ahead(path, store), planner="sequential", store=store)
     return net, onnxruntime.InferenceSession(path)
 
 

@@ -1,7 +1,3 @@
-"""Networks in this process: their numbers, what they refuse, threads, folders."""
-
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +10,7 @@ import torch
 
 import braid
 from braid.core.errors import InvalidArtefact, InvalidRequest, InvalidTensor, PreconditionFailed
+from tests.library.conftest import import_ahead
 from tests.models.external_data import in_several_files
 from tests.models.small import by_values
 from tests.service.server_process import ServerProcess
@@ -111,7 +108,7 @@ def test_values_that_no_row_has_are_refused_and_padding_has_none_of_them(
 ) -> None:
     ids, by = np.array([[0, 1, -3, 9]] * 3), np.array([[1, -1, 2, 3]] * 3)
     given = {"ids": ids, "lengths": np.array([4, 0, 2]), "by": by}
-    model = by_values(tmp_path / "values.onnx")
+    model = import_ahead(by_values(tmp_path / "values.onnx"), store)
 
     with braid.compile(model, batch_sizes=[4], planner="sequential", store=store) as network:
         found = network(given)

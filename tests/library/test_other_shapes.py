@@ -1,7 +1,5 @@
 """Networks in shapes that they were not compiled for, against ONNX Runtime on the same request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +25,7 @@ from braid.engine.link.options import WorkerOptions
 from braid.library.compiled import Compiled
 from braid.library.network import Network
 from tests.engine.importer.running import import_here
+from tests.library.conftest import import_ahead
 from tests.models.of_any_length import ALL, AnyLength, Array, masked_attention, pooling
 
 OPTIONS = WorkerOptions(2, 1 << 26, 1 << 20, 1)
@@ -141,6 +140,7 @@ def test_lengths_are_compiled_saved_and_loaded(tmp_path: Path, store: Path) -> N
     random, model = np.random.default_rng(9), masked_attention()
     path = tmp_path / "model.onnx"
     path.write_bytes(model.model.SerializeToString())
+    import_ahead(path, store)
     kinds = {"batch_sizes": [1, 2], "planner": "sequential", "store": store}
     pad = {"length": "zeros"}
     with braid.compile(path, pad=pad, lengths=[16, 8], **kinds) as net:  # type: ignore[arg-type]
@@ -157,6 +157,7 @@ def test_lengths_are_compiled_saved_and_loaded(tmp_path: Path, store: Path) -> N
 def test_lengths_of_a_model_that_padding_changes_are_refused(tmp_path: Path, store: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(pooling().model.SerializeToString())
+    import_ahead(path, store)
 
     with pytest.raises(InvalidRequest, match="by zeros has an error of"):
         braid.compile(path, pad={"length": "zeros"}, lengths=[8, 16], store=store)
@@ -179,7 +180,7 @@ def test_a_compiled_network_answers_any_length(tmp_path: Path, store: Path) -> N
     random, model = np.random.default_rng(1), pooling()
     path = tmp_path / "model.onnx"
     path.write_bytes(model.model.SerializeToString())
-    with braid.compile(path, batch_sizes=[1], store=store) as net:
+    with braid.compile(import_ahead(path, store), batch_sizes=[1], store=store) as net:
         net.save(tmp_path / "saved")
         for length in (3, 77, 200):
             Checked(net, path).check(model.inputs(random, 3, length))
@@ -201,24 +202,21 @@ def test_a_shape_that_comes_often_gets_an_executable_with_the_same_outputs(tmp_p
         assert checked.net.other_shapes.prepared == 1
 
 
-def test_without_a_runtime_that_was_right_shapes_are_prepared_as_they_come(tmp_path: Path) -> None:
-    random, model = np.random.default_rng(3), masked_attention()
-    with network(model.model, tmp_path, FAILED) as checked:
-        for length in (11, 12, 11):
-            checked.check(model.inputs(random, 3, length))
-
-        assert checked.net.other_shapes.prepared == 2
-
-
 @pytest.mark.parametrize(
-    ("reference", "prepared"), [("onnxruntime 1.31.0", 0), ("onnx 1.20.0 reference", 1)]
+    ("candidates", "reference", "prepared"),
+    [
+        ((FAILED,), "onnxruntime 1.31.0", 2),
+        ((), "onnxruntime 1.31.0", 0),  # the import decides
+        ((), "onnx 1.20.0 reference", 2),
+    ],
 )
-def test_of_schedules_without_the_runtime_the_import_decides(
-    reference: str, prepared: int, tmp_path: Path
+def test_without_a_runtime_that_was_right_shapes_are_prepared_as_they_come(
+    candidates: tuple[Contender, ...], reference: str, prepared: int, tmp_path: Path
 ) -> None:
     random, model = np.random.default_rng(3), masked_attention()
-    with network(model.model, tmp_path, reference=reference) as checked:
-        checked.check(model.inputs(random, 1, 11))
+    with network(model.model, tmp_path, *candidates, reference=reference) as checked:
+        for length in (11, 12, 11):
+            checked.check(model.inputs(random, 3, length))
 
         assert checked.net.other_shapes.prepared == prepared
 

@@ -4,8 +4,6 @@ The packages of the extra ``server``, and all others that tests have, cannot be 
 program and by the processes that it starts.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

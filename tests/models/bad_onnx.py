@@ -1,7 +1,5 @@
 """Files an attacker, or an unlucky user, might upload."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any

@@ -3,8 +3,6 @@
 Made from a sound file by changing one thing, so that this thing is what is refused.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

@@ -1,7 +1,5 @@
 """A model that never ends on some values: a Loop inside a local function, its trips an input."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Models whose files say less of their extents, or other things, than their graphs take."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Models that keep weights in files beside them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the ONNX models of tests are put together from: tensors, graphs, functions, files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

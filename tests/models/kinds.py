@@ -3,8 +3,6 @@
 KINDS: name ──> Kind(model, requests)      ONNX Runtime on the same file is the oracle
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Small models with an open length, on whose outputs it acts in different ways."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

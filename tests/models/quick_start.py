@@ -1,7 +1,5 @@
 """A classifier in the form of Triton's quick start, and a detector with its file's metadata."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Random networks of images and sequences, seeded: what cuts and passes are tried on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ lowering agrees with any other. ``light_model`` gives them seeded random weights
 before the softmax. The other packages are found, never imported.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

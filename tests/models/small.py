@@ -1,7 +1,5 @@
 """Small ONNX models: a network with branches, a table to look up, a model without operators."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models of strings: as the exporters of scikit-learn make them, and with ONNX's own operators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ machine 1   head of Ray: GCS, dashboard, controller of Ray Serve; a node as the 
 machine 2.. HAProxy ──> replicas on all machines
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -14,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -191,25 +189,18 @@ class Cluster(Fleet):
             return json.load(response)
         return {"data": {"summary": []}, "applications": {}}
 
+    def _replicas(self) -> Iterator[dict[str, str]]:
+        found = self.dashboard("/api/serve/applications/")["applications"]
+        for application in found.values():
+            for deployment in application["deployments"].values():
+                yield from deployment["replicas"]
+
     def states(self) -> Counter[str]:
         """How many replicas are in each state, as Ray Serve says."""
-        found = self.dashboard("/api/serve/applications/")["applications"]
-        return Counter(
-            replica["state"]
-            for application in found.values()
-            for deployment in application["deployments"].values()
-            for replica in deployment["replicas"]
-        )
+        return Counter(each["state"] for each in self._replicas())
 
     def replicas(self) -> set[str]:
-        found = self.dashboard("/api/serve/applications/")["applications"]
-        return {
-            replica["replica_id"]
-            for application in found.values()
-            for deployment in application["deployments"].values()
-            for replica in deployment["replicas"]
-            if replica["state"] == "RUNNING"
-        }
+        return {each["replica_id"] for each in self._replicas() if each["state"] == "RUNNING"}
 
     def await_model(self, name: str, seconds: float = START_SECONDS) -> None:
         """Wait until all nodes answer for a model."""

@@ -1,7 +1,5 @@
 """One cluster for all tests: starting it takes longer than most of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

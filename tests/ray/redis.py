@@ -1,7 +1,5 @@
 """Redis, in which the head of Ray keeps what it has to know after a restart."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import socket

@@ -4,8 +4,6 @@
                                                                     └── Braid's handlers
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """Machines of a Ray cluster that die under load, the head too, and nodes that are replaced."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Both protocols through the ingress of each machine, by clients that know nothing of Ray."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from queue import SimpleQueue

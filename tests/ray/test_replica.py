@@ -3,12 +3,11 @@
 Server of gRPC, HAProxy and its configuration are Ray Serve's; only the cluster is left out.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +20,8 @@ from tests.attack.test_bad_requests import (  # noqa: F401
     test_a_bad_upload_is_refused_and_leaves_nothing,
 )
 from tests.models.small import doubling, embedding, product, small_cnn, two_inputs
+from tests.service.oip.conftest import stub  # noqa: F401
 from tests.service.oip.test_bad_requests import (  # noqa: F401
-    stub,
     test_a_request_s_own_parameters_are_ignored,
 )
 from tests.service.oip.test_other_clients import (  # noqa: F401
@@ -52,7 +51,16 @@ pytestmark = [
 ]
 
 REPLICA = (sys.executable, "-m", "tests.ray.replica_process")
+OFFERS_MEMORY = {"BRAID_SYSTEM_SHARED_MEMORY": "true", "BRAID_LOG_LEVEL": "INFO"}
 MEGABYTES = 200
+
+
+def replica(folder: Path, **environment: Any) -> ServerProcess:
+    """Start a replica and its HAProxy, whose address it has."""
+    server = ServerProcess(
+        folder / "store", command=REPLICA, BRAID_ALLOW_UNAUTHENTICATED="true", **environment
+    )
+    return server.start(grpc_port=str(free_port()))
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +79,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def shared(
     tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path]
 ) -> Iterator[ServerProcess]:
-    """A replica that serves all models, and its HAProxy; its address is HAProxy's."""
-    server = ServerProcess(
-        tmp_path_factory.mktemp("replica") / "store",
-        command=REPLICA,
-        BRAID_ALLOW_UNAUTHENTICATED="true",
-        BRAID_SYSTEM_SHARED_MEMORY="true",
-        BRAID_LOG_LEVEL="INFO",
-    )
-    server.start(grpc_port=str(free_port()))
+    """A replica that serves all models."""
+    server = replica(tmp_path_factory.mktemp("replica"), **OFFERS_MEMORY)
     with serving(server, models):
         yield server
 
@@ -98,13 +99,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A replica with the model ``slow``, which takes tens of milliseconds a row."""
     folder = tmp_path_factory.mktemp("slow")
-    server = ServerProcess(
-        folder / "store",
-        command=REPLICA,
-        BRAID_ALLOW_UNAUTHENTICATED="true",
-        BRAID_SIDE_BY_SIDE="false",
-    )
-    server.start(grpc_port=str(free_port()))
+    server = replica(folder, BRAID_SIDE_BY_SIDE="false")
     try:
         with server.client() as client:
             file = small_cnn(folder / "slow.onnx", branches=8, size=192)

@@ -3,18 +3,15 @@
 Every method of tritonclient, every datatype, strings, streams; what is refused is in test_replica.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.ray.test_replica import REPLICA
-from tests.service.oip.conftest import model_files  # noqa: F401
+from tests.ray.test_replica import OFFERS_MEMORY, replica
+from tests.service.oip.conftest import model_files, stub  # noqa: F401
 from tests.service.oip.test_datatypes import (  # noqa: F401
-    stub,
     test_classification_gives_the_largest_first,
     test_typed_contents,
 )
@@ -31,7 +28,7 @@ from tests.service.oip.test_strings import (  # noqa: F401
     test_the_sdk_takes_arrays_of_strings_and_gives_objects,
     test_triton_clients_send_and_take_strings,
 )
-from tests.service.server_process import ServerProcess, free_port, serving
+from tests.service.server_process import ServerProcess, serving
 
 pytestmark = [
     pytest.mark.ray,
@@ -44,14 +41,7 @@ def oip_server(
     tmp_path_factory: pytest.TempPathFactory,
     model_files: dict[str, Path],  # noqa: F811
 ) -> Iterator[ServerProcess]:
-    """A replica with every model of the suite; its address is HAProxy's."""
-    server = ServerProcess(
-        tmp_path_factory.mktemp("oip") / "store",
-        command=REPLICA,
-        BRAID_ALLOW_UNAUTHENTICATED="true",
-        BRAID_SYSTEM_SHARED_MEMORY="true",
-        BRAID_LOG_LEVEL="INFO",
-    )
-    server.start(grpc_port=str(free_port()))
+    """A replica with every model of the suite."""
+    server = replica(tmp_path_factory.mktemp("oip"), **OFFERS_MEMORY)
     with serving(server, model_files, "sequential"):
         yield server

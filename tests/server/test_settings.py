@@ -1,7 +1,3 @@
-"""Settings: what stops a start, and with which words."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

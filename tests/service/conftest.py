@@ -1,7 +1,5 @@
 """One server for the tests that only ask, and a fresh one for those that break things."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

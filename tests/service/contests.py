@@ -1,7 +1,5 @@
 """Stored schedules as tests want them, whatever a comparison on this machine would have found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

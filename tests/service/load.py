@@ -1,7 +1,5 @@
 """Clients that call a server without a pause, and how each call ended."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence

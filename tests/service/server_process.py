@@ -29,6 +29,23 @@ _chance = random.SystemRandom()  # hypothesis seeds the usual one
 FOR_TESTS = (sys.executable, "-m", "tests.service.main")
 
 
+def http(at: str, token: str | None, timeout_s: float = 60) -> str:
+    """GET host:port/path, with a token if there is one."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with urlopen(Request(f"http://{at}", headers=headers), timeout=timeout_s) as response:
+        return str(response.read().decode())
+
+
+def sum_of(metrics: str, name: str, labels: Mapping[str, str]) -> float:
+    """Sum of a metric's samples that carry ``labels``; 0 if there are none."""
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in metrics.splitlines()
+        if line.startswith((f"{name} ", f"{name}{{")) and all(each in line for each in wanted)
+    )
+
+
 class ServerProcess:
     """A server on free ports: ``braid serve``, or one that is composed for tests (main.py)."""
 
@@ -137,21 +154,10 @@ class ServerProcess:
         return int(self._await(r" ready .*http=\S+:(\d+)")[1])
 
     def http(self, path: str) -> str:
-        """GET a path of the HTTP port, with the admin token if there is one."""
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        asked = Request(f"http://{self.http_address}{path}", headers=headers)
-        with urlopen(asked, timeout=60) as response:
-            return str(response.read().decode())
+        return http(f"{self.http_address}{path}", self._token)
 
     def metric(self, name: str, **labels: str) -> float:
-        """Sum of a metric's samples that carry ``labels``; 0 if there are none."""
-        total = 0.0
-        for line in self.http("/metrics").splitlines():
-            if re.match(rf"{name}(\{{| )", line) and all(
-                f'{label}="{value}"' in line for label, value in labels.items()
-            ):
-                total += float(line.rsplit(" ", 1)[1])
-        return total
+        return sum_of(self.http("/metrics"), name, labels)
 
     def import_ahead(self, *models: Path) -> None:
         """Make the artefacts that registering ``models`` would, without a process for each.

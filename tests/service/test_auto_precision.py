@@ -1,7 +1,3 @@
-"""Precisions chosen by measurement, on samples: from the command line to what is shown of them."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""Backup of a running server's store by the documented commands, wipe, restore."""
-
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

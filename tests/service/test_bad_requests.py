@@ -1,7 +1,5 @@
 """Bad uploads and large messages, and what the SDK makes of refusals; see tests/attack, too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``braid benchmark``: a table with the other runtimes, figures as JSON, and what it cannot do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

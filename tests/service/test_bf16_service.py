@@ -1,7 +1,3 @@
-"""BF16 on a CPU, from the registration to what is shown; a CPU without it refuses in one line."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

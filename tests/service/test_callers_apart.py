@@ -1,7 +1,5 @@
 """Callers kept apart: shared memory by token, console sessions by theirs, pages of other sites."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -180,13 +178,9 @@ def test_pages_of_named_origins_call_rest_and_no_others(guarded: Guarded, origin
     assert "access-control-allow-origin" not in guarded.send("GET", "/console/", Origin=origin)[1]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
-    "allowed",
-    [
-        {"BRAID_HTTP_HOSTS": "*"},
-        pytest.param({"BRAID_CORS_ORIGINS": "*"}, marks=pytest.mark.ci),
-        pytest.param({"BRAID_HTTP_HOSTS": "a"}, marks=pytest.mark.ci),
-    ],
+    "allowed", [{"BRAID_HTTP_HOSTS": "*"}, {"BRAID_CORS_ORIGINS": "*"}, {"BRAID_HTTP_HOSTS": "a"}]
 )
 def test_where_every_origin_may_call_cookies_stay_at_home(
     tmp_path: Path, allowed: dict[str, Any]

@@ -1,7 +1,3 @@
-"""Children of a server: their environment, descriptors, and how they end."""
-
-from __future__ import annotations
-
 import signal
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""Plans that requests choose from on a real server, and plans that are pinned."""
-
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,3 @@
-"""A server in a control group whose quota is below the machine's cores."""
-
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Artefacts damaged on the disk: noticed when they are loaded, shown, repaired by the same file."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from hashlib import sha256

@@ -1,7 +1,3 @@
-"""``braid demo`` leaves nothing behind, however it ends, and works on no server but its own."""
-
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,3 @@
-"""Servers with several devices, and with devices that are not there."""
-
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -41,6 +37,7 @@ def test_a_server_for_a_gpu_that_is_not_there_says_so_in_one_line(tmp_path: Path
     assert "CUDA" in line or "NVIDIA driver" in line  # as this build of torch says
 
 
+@pytest.mark.ci
 @NO_GPU
 def test_the_cpu_serves_if_a_gpu_is_not_there(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "store", BRAID_DEVICES="cuda:0,cpu").start()

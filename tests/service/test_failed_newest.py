@@ -1,7 +1,3 @@
-"""A newest version that failed hides nothing: calls without a version get the one that answers."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,3 @@
-"""What may crash without what: workers, whole servers, and clients that are cut off."""
-
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

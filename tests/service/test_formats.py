@@ -1,35 +1,16 @@
-"""Formats other than one ONNX file, through the whole service; an attack harms nobody."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
-import torch
 
 from braid_client import JobFailed
 from tests.engine.importer.test_tried_samples import table
-from tests.models.bad_pt2 import Sound, attack, packed, sound
+from tests.models.bad_pt2 import attack
 from tests.service.server_process import ServerProcess
 
 
-def test_a_pt2_is_scheduled_and_answers_like_torch(shared: ServerProcess, tmp_path: Path) -> None:
-    path = tmp_path / "sound.pt2"
-    path.write_bytes(packed(sound(tmp_path)))
-    x = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32)
-    with torch.no_grad():
-        expected = Sound().eval()(torch.from_numpy(x)).numpy()
-
-    with shared.client() as client:
-        client.register("sound", path, batch_sizes=[4], planner="sequential", wait=True)
-        result = client.infer("sound", {"x": x})
-        client.delete("sound")
-
-    np.testing.assert_allclose(result.outputs["output"], expected, rtol=1e-5, atol=1e-6)
-
-
+@pytest.mark.ci
 def test_samples_say_what_a_model_takes_that_an_import_cannot_guess(
     shared: ServerProcess, tmp_path: Path
 ) -> None:

@@ -1,7 +1,5 @@
 """The whole service on a GPU, through gRPC: ``make gpu`` runs this last."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

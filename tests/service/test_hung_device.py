@@ -1,7 +1,3 @@
-"""A device that hangs is noticed and replaced, whatever it hangs in; who did it is refused."""
-
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FP32 models on 8-bit integers: from the command line to answers, the same after a restart."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What ONNX Runtime runs is served: small models of each kind, against ONNX Runtime on the file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A file that adds n to its input answers with n: each answer tells which file it came from.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator

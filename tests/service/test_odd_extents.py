@@ -1,9 +1,8 @@
 """Requests whose extents differ where the file has one symbol: what ONNX Runtime makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,16 @@ def right(model: Any, feeds: Feeds) -> dict[str, np.ndarray[Any, Any]]:
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 
-def test_extents_that_differ_are_answered_as_by_onnx_runtime(shared: ServerProcess) -> None:
+def imported(shared: ServerProcess, model: Any, file: Path) -> Path:
+    """Write the file of a model, whose artefact the server has then."""
+    file.write_bytes(model.SerializeToString())
+    shared.import_ahead(file)
+    return file
+
+
+def test_extents_that_differ_are_answered_as_by_onnx_runtime(
+    shared: ServerProcess, tmp_path: Path
+) -> None:
     """Also those that the file does not state, or states otherwise: whoever else asks."""
     towers = [{"x": numbers(b, 4), "t": numbers(t, 3)} for b in (1, 2, 5) for t in (1, 4, 5)]
     square = [{"x": numbers(n, 4), "z": numbers(n, k)} for n, k in ((2, 7), (3, 3), (1, 2))]
@@ -53,7 +61,8 @@ def test_extents_that_differ_are_answered_as_by_onnx_runtime(shared: ServerProce
     models = {name: model for name, model, _ in asked}
     with shared.client() as client:
         for name, model in models.items():
-            file, sizes = model.SerializeToString(), [4] if name in stated else [1, 4]
+            file = imported(shared, model, tmp_path / name)
+            sizes = [4] if name in stated else [1, 4]
             client.register(name, file, planner="sequential", batch_sizes=sizes, wait=True)
         with ThreadPoolExecutor(8) as pool:
             answers = pool.map(lambda one: client.infer(one[0], one[2]).outputs, asked)
@@ -70,11 +79,11 @@ def test_extents_that_differ_are_answered_as_by_onnx_runtime(shared: ServerProce
             client.delete(name)
 
 
-def test_extents_that_differ_end_no_worker(shared: ServerProcess) -> None:
+def test_extents_that_differ_end_no_worker(shared: ServerProcess, tmp_path: Path) -> None:
     least, restarts = np.iinfo(np.int32).min, "braid_worker_restarts_total"
     before = shared.metric(restarts)
     with shared.client() as client:
-        divided = DIVIDED.SerializeToString()
+        divided = imported(shared, DIVIDED, tmp_path / "divided")
         client.register("divided", divided, planner="sequential", batch_sizes=[1], wait=True)
         a = np.full((2, 1), least, np.int32)
         for b in ([-1, -1], [1, -1, 2]):

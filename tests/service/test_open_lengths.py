@@ -1,10 +1,9 @@
 """Requests of random lengths, several at once: every answer is ONNX Runtime's on it alone."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,12 +60,12 @@ class Subject:
     ],
 )
 def test_requests_of_any_length_are_answered_as_each_alone(
-    server: ServerProcess, names: Collection[str], count: int, most: int
+    server: ServerProcess, names: Collection[str], count: int, most: int, tmp_path: Path
 ) -> None:
     server.start()
 
     with server.client() as client, ThreadPoolExecutor(CLIENTS) as threads:
-        subjects = register(client, names)
+        subjects = register(client, server, {name: tmp_path / f"{name}.onnx" for name in names})
 
         def ask(number: int) -> str:
             rng = np.random.default_rng([count, number])
@@ -80,8 +79,10 @@ def test_requests_of_any_length_are_answered_as_each_alone(
     assert not differences, differences[:20]
 
 
-def register(client: Client, names: Collection[str]) -> list[Subject]:
-    files = {name: OPEN_LENGTHS[name].model.SerializeToString() for name in names}
+def register(client: Client, server: ServerProcess, files: Mapping[str, Path]) -> list[Subject]:
+    for name, file in files.items():
+        file.write_bytes(OPEN_LENGTHS[name].model.SerializeToString())
+    server.import_ahead(*files.values())
     options: dict[str, Any] = {"batch_sizes": [1, 4], "planner": "sequential"}
     jobs = [
         client.register(name, file, pad={"length": "zeros"} if name in EXACT else {}, **options)

@@ -1,7 +1,3 @@
-"""Metrics of what a running server has: build, models and their memory, workers, store."""
-
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

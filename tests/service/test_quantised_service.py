@@ -1,7 +1,5 @@
 """A quantised model from its registration over a restart, beside ONNX Runtime on the same file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

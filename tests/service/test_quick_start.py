@@ -3,8 +3,6 @@
 The calls are those of the clients' own programs; what they expect of an answer stands in the tests.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import replace

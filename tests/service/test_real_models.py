@@ -4,8 +4,6 @@ Where a file fixes batch 1, onnxruntime answers row by row. The light models hav
 weights, and the value before the softmax is compared; the networks come in both formats.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

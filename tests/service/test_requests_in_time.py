@@ -1,7 +1,5 @@
 """Streams, deadlines, cancellation and versions, over real processes."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,3 @@
-"""Models that leave memory and come back: unused, when others need it, at a start."""
-
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

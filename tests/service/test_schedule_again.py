@@ -1,7 +1,3 @@
-"""Schedules made again on a real server: through gRPC, REST and the command line, by admins."""
-
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,10 +1,10 @@
 """The main job, end to end: register, schedule, infer, look, delete; over real processes."""
 
-from __future__ import annotations
-
 import json
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from onnx import TensorProto
 
 from braid.server.cli.main import main
+from braid_client import Client
 from tests.models.small import best_boxes, identity, open_length
 from tests.service.server_process import ServerProcess
 
@@ -114,7 +115,7 @@ def test_preparing_a_shape_is_told_apart_from_waiting(
 ) -> None:
     model = open_length(tmp_path / "open.onnx", TensorProto.FLOAT16)  # no session is known right
     labels = {"model": "open", "device": "cpu"}
-    with shared.client() as client:
+    with client_for(shared, "open", model) as client:
         client.register("open", model, batch_sizes=[1], planner="sequential", wait=True)
         first, again = (
             client.infer("open", {"x": np.ones((1, 37), np.float16)}).timing for _ in range(2)
@@ -132,7 +133,6 @@ def test_preparing_a_shape_is_told_apart_from_waiting(
             client.infer("open", {"x": np.ones((1, length), np.float16)})
         kept = shared.metric("braid_shapes_kept", **labels)
         dropped = shared.metric("braid_shapes_dropped_total", **labels)
-        client.delete("open")
 
     assert first.prepare_us > again.prepare_us == 0
     assert first.queue_us + first.prepare_us + first.compute_us <= first.total_us
@@ -143,30 +143,50 @@ def test_preparing_a_shape_is_told_apart_from_waiting(
     assert all(f"mean {phase}" in page for phase in ("queue", "preparing", "compute"))
 
 
-def said_by(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(list(arguments)) == 0
-    out = capsys.readouterr().out
-    return out if "--json" in arguments else " ".join(out.split())
+Said = Callable[..., str]
+
+
+@pytest.fixture
+def said(shared: ServerProcess, capsys: pytest.CaptureFixture[str]) -> Said:
+    """Run a command at the server, and return what it prints."""
+
+    def run(*arguments: str) -> str:
+        assert main([*arguments, "--address", shared.address]) == 0
+        out = capsys.readouterr().out
+        return out if "--json" in arguments else " ".join(out.split())
+
+    return run
+
+
+def listed_by(said: Said, name: str) -> Any:
+    """What ``braid models --json`` says of a model."""
+    (found,) = (model for model in json.loads(said("models", "--json")) if model["name"] == name)
+    return found
+
+
+@contextmanager
+def client_for(shared: ServerProcess, name: str, file: Path) -> Iterator[Client]:
+    """A client that registers a file, which is imported ahead; the model is deleted at the end."""
+    shared.import_ahead(file)
+    with shared.client() as client:
+        try:
+            yield client
+        finally:
+            client.delete(name)
 
 
 def test_guessed_extents_stand_wherever_a_model_is_shown(
-    shared: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shared: ServerProcess, tmp_path: Path, said: Said
 ) -> None:
-    model, at = str(open_length(tmp_path / "guessed.onnx")), ("--address", shared.address)
-    register = ["register", "guessed", model, "--planner", "sequential", "--wait", *at]
-    said = partial(said_by, capsys)
-    with shared.client() as client:
-        try:
-            registered = said(*register)
-            (shown,) = json.loads(said(*register, "--json"))
-            (listed,) = (
-                m for m in json.loads(said("models", "--json", *at)) if m["name"] == "guessed"
-            )
-            table, page = said("models", "guessed", *at), shared.http("/console/models/guessed")
-            said(*register, "--input-shape", "x=1,48")
-            asked = client.model("guessed")
-        finally:
-            client.delete("guessed")
+    model = open_length(tmp_path / "guessed.onnx")
+    register = ["register", "guessed", str(model), "--planner", "sequential", "--wait"]
+    with client_for(shared, "guessed", model) as client:
+        registered = said(*register)
+        (shown,) = json.loads(said(*register, "--json"))
+        listed = listed_by(said, "guessed")
+        table, page = said("models", "guessed"), shared.http("/console/models/guessed")
+        said(*register, "--input-shape", "x=1,48")
+        asked = client.model("guessed")
 
     (extent,) = shown["guessed_extents"].values()
     assert listed["guessed_extents"] == shown["guessed_extents"] == {"length": extent}
@@ -178,24 +198,18 @@ def test_guessed_extents_stand_wherever_a_model_is_shown(
 
 
 def test_padding_stands_wherever_a_model_is_shown(
-    shared: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shared: ServerProcess, tmp_path: Path, said: Said, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, at = str(open_length(tmp_path / "padded.onnx")), ("--address", shared.address)
-    plain = ["register", "padded", model, "--planner", "sequential", "--wait", *at]
+    model = open_length(tmp_path / "padded.onnx")
+    plain = ["register", "padded", str(model), "--planner", "sequential", "--wait"]
     register = [*plain, "--pad", "length=zeros"]
-    said = partial(said_by, capsys)
-    with shared.client() as client:
-        try:
-            registered, table = said(*register), said("models", "padded", *at)
-            (listed,) = (
-                m for m in json.loads(said("models", "--json", *at)) if m["name"] == "padded"
-            )
-            page = shared.http("/console/models/padded")
-            said(*plain)
-            (not_asked,) = client.model("padded").padding
-            assert main([*plain, "--pad", "width=zeros"]) == 1
-        finally:
-            client.delete("padded")
+    with client_for(shared, "padded", model) as client:
+        registered, table = said(*register), said("models", "padded")
+        listed = listed_by(said, "padded")
+        page = shared.http("/console/models/padded")
+        said(*plain)
+        (not_asked,) = client.model("padded").padding
+        assert main([*plain, "--pad", "width=zeros", "--address", shared.address]) == 1
 
     for text in (registered, table, page):
         assert "length: padding is exact up to 512" in text
@@ -208,51 +222,40 @@ def test_padding_stands_wherever_a_model_is_shown(
 
 
 def test_lengths_are_scheduled_and_shown(
-    shared: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shared: ServerProcess, tmp_path: Path, said: Said, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, at = str(open_length(tmp_path / "lengths.onnx")), ("--address", shared.address)
-    register = ["register", "lengths", model, "--planner", "sequential", "--wait", *at]
+    model = open_length(tmp_path / "lengths.onnx")
+    register = ["register", "lengths", str(model), "--planner", "sequential", "--wait"]
     register += ["--pad", "length=zeros"]
     options = ("--batch-sizes", "1", "--lengths", "32,16")
-    said = partial(said_by, capsys)
-    with shared.client() as client:
-        try:
-            registered = said(*register, *options)
-            for length in (16, 16, 32, 20):
-                x = np.random.default_rng(length).standard_normal((1, length)).astype(np.float32)
-                answer = client.infer("lengths", {"x": x})
-                np.testing.assert_array_equal(answer.outputs["y"], 2 * x)
-                assert (answer.plan_id != "onnxruntime") == (length in (16, 32))
-            (listed,) = (
-                m for m in json.loads(said("models", "--json", *at)) if m["name"] == "lengths"
-            )
-            table, page = said("models", "lengths", *at), shared.http("/console/models/lengths")
-            shapes = [
-                said("schedule", "show", "lengths", f"--shapes=length={length}", *at)
-                for length in (16, 32)
-            ]
-            labels = {"model": "lengths", "device": "cpu"}
-            assert shared.metric("braid_lengths_scheduled", **labels) == 2
-            assert shared.metric("braid_rows_padded_total", **labels) == 0
-            assert shared.metric("braid_padding_checked_total", **labels) == 0
-            assert shared.metric("braid_padding_wrong", **labels) == 0
-            longer = shared.http("/console/schedules/lengths/1/1?shapes=length%3D32")
-            assert main([*register, "--lengths", "16,600"]) == 1
-            error = capsys.readouterr().err
-        finally:
-            client.delete("lengths")
+    with client_for(shared, "lengths", model) as client:
+        registered = said(*register, *options)
+        for length in (16, 16, 32, 20):
+            x = np.random.default_rng(length).standard_normal((1, length)).astype(np.float32)
+            answer = client.infer("lengths", {"x": x})
+            np.testing.assert_array_equal(answer.outputs["y"], 2 * x)
+            assert (answer.plan_id != "onnxruntime") == (length in (16, 32))
+        listed = listed_by(said, "lengths")
+        table, page = said("models", "lengths"), shared.http("/console/models/lengths")
+        shapes = [
+            said("schedule", "show", "lengths", f"--shapes=length={length}") for length in (16, 32)
+        ]
+        labels = {"model": "lengths", "device": "cpu"}
+        assert shared.metric("braid_lengths_scheduled", **labels) == 2
+        for name in ("rows_padded_total", "padding_checked_total", "padding_wrong"):
+            assert shared.metric(f"braid_{name}", **labels) == 0
+        longer = shared.http("/console/schedules/lengths/1/1?shapes=length%3D32")
+        assert main([*register, "--lengths", "16,600", "--address", shared.address]) == 1
+        error = capsys.readouterr().err
 
     for text in (registered, table):
         assert "length: scheduled lengths: 16, 32" in text
     assert [plan["shapes"] for plan in listed["schedules"]] == ["length=16", "length=32"]
     rows = {"16": 2, "20": 1, "32": 1}
-    assert listed["lengths"] == {
-        "axis": "length",
-        "rows": rows,
-        "scheduled": [16, 32],
-    }
+    assert listed["lengths"] == {"axis": "length", "rows": rows, "scheduled": [16, 32]}
     assert "Lengths of requests along length" in page
-    assert ["length=16" in shapes[0], "length=32" in shapes[1]] == [True, True]
+    assert "length=16" in shapes[0]
+    assert "length=32" in shapes[1]
     assert "length=32" in longer
     assert "length 600 is out of range" in error
 
@@ -272,11 +275,10 @@ def test_a_model_of_one_image_takes_several_one_by_one(
         for i in range(3)
     ]
 
-    with shared.client() as client:
+    with client_for(shared, "best", model) as client:
         client.register("best", model, batch_sizes=[1, 4], planner="sequential", wait=True)
         answer = client.infer("best", inputs)
         shown = client.model("best")
-        client.delete("best")
 
     np.testing.assert_array_equal(answer.outputs["best"], np.concatenate(alone))
     assert [plan.batch_size for plan in shown.schedules] == [1]
@@ -286,10 +288,9 @@ def test_a_model_of_one_image_takes_several_one_by_one(
 def test_a_model_without_operators_serves_too(shared: ServerProcess, tmp_path: Path) -> None:
     x = np.arange(15, dtype=np.float32).reshape(5, 3)
 
-    with shared.client() as client:
-        client.register("identity", identity(tmp_path / "i.onnx"), batch_sizes=[1, 4], wait=True)
+    with client_for(shared, "identity", model := identity(tmp_path / "i.onnx")) as client:
+        client.register("identity", model, batch_sizes=[1, 4], wait=True)
         result = client.infer("identity", {"x": x})
-        client.delete("identity")
 
     np.testing.assert_array_equal(result.outputs["y"], x)
     np.testing.assert_array_equal(result.outputs["c"], [1.5, 2.5])

@@ -1,7 +1,3 @@
-"""Batches side by side in a whole server: which plan ran, right answers, and the setting."""
-
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

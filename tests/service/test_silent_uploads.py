@@ -1,7 +1,5 @@
 """Uploads that stop and callers that vanish keep no places; quiet ones that live may stay."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
@@ -108,6 +106,7 @@ async def test_a_silent_upload_gives_its_place_back(tmp_path: Path) -> None:
         assert "the upload stood still for 0.2 s" in (end.details() or "")
 
 
+@pytest.mark.ci
 async def test_one_caller_cannot_take_every_place(tmp_path: Path) -> None:
     with ServerProcess(
         tmp_path / "store", BRAID_MAX_CONCURRENT_UPLOADS="2", BRAID_MAX_CALLER_UPLOADS="1"

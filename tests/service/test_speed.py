@@ -1,7 +1,3 @@
-"""Every surface shows the same speed-up with the same interval for one schedule."""
-
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""What a server answers while it starts."""
-
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import HTTPError, URLError

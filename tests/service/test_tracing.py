@@ -1,7 +1,3 @@
-"""Spans of requests, as an exporter gets them."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

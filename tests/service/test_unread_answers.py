@@ -1,7 +1,5 @@
 """A server that may hold little for its callers: who reads gets everything, who does not waits."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 Version n of the model answers x + n: each answer tells which version it came from.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from bisect import bisect_left

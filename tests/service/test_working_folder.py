@@ -5,8 +5,6 @@ files of this checkout ──pip wheel──> braid_serve, with the client insid
                        ──copied──> named in PYTHONPATH, installed nowhere
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -111,6 +109,9 @@ def test_pip_wheel_needs_no_index_for_the_client(tmp_path: Path, checkout: Path)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.partition("/")[0] for name in archive.namelist()}
+        console = ROOT / "server/console"
+        pages = [*console.glob("assets/*"), *console.glob("templates/*")]
+        assert {f"braid/{path.relative_to(ROOT)}" for path in pages} <= {*archive.namelist()}
         assert {"braid_client/py.typed", "braid_client/wire/admin_pb2.pyi"} <= {*archive.namelist()}
     assert tops == {"braid", "braid_client", f"braid_serve-{__version__}.dist-info"}
     assert not re.search(r"braid-client|file:", metadata(wheel)), "it has the client inside"

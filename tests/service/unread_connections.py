@@ -1,7 +1,5 @@
 """Connections of clients that stop reading: what the server sends to them stays with the server."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -4,8 +4,6 @@ Licences are compared with the allow-list. Versions are looked up among known vu
 pip-audit, which needs its service: without a network one line says that it was left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

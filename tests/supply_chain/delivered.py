@@ -3,8 +3,6 @@
 braid-serve[extras] ──requirements──> closure ──> name, version, licence ──> allow-list
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from importlib.metadata import Distribution, PackageNotFoundError, distribution

@@ -3,8 +3,6 @@
 All doors refuse one with the same kind of error, in the same words but for those that are a door's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 open ──> Wire: frames sent, windows followed ──> what the server said, or that it hung up
 """
 
-from __future__ import annotations
-
 import contextlib
 import select
 import socket

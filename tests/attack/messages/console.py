@@ -1,7 +1,5 @@
 """Requests to the console: forms, query strings and paths."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote
 

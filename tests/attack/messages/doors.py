@@ -7,8 +7,6 @@
 A door that cannot express a request raises ``Inexpressible``, which says why.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

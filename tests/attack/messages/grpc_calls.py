@@ -1,7 +1,5 @@
 """One call of gRPC, and how it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

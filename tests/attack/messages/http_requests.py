@@ -1,7 +1,5 @@
 """One request to the HTTP port as bytes, and how it is answered."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Calls of ``braid.v1.InferenceService`` that are no request, or a strange one that is right."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from google.protobuf.message import Message

@@ -1,7 +1,5 @@
 """Names that would be code, markup, log lines or paths, through every field that takes a name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

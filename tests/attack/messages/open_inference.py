@@ -1,7 +1,5 @@
 """Calls of every RPC of the Open Inference Protocol but those to infer: see ``bad_requests``."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,22 +29,10 @@ LOADS: Mapping[str, tuple[Mapping[str, str | bytes], Sequence[str]]] = {
     "a configuration in a list": ({"config": "[1]"}, ["config"]),
     "a configuration 5,000 deep": ({"config": "[" * 5000}, ["JSON"]),
     "a word for a batch": (configured(max_batch_size="many"), ["max_batch_size"]),
-    "a batch of -1": (configured(max_batch_size=-1), ["max_batch_size"]),
     "a batch of 100,000": (configured(max_batch_size=100_000), ["batch sizes"]),
     "a batch of 2^62": (configured(max_batch_size=BEYOND), ["max_batch_size"]),
     "a library as the backend": (configured(backend="../../lib.so"), ["backend"]),
-    "an unknown platform": (configured(platform="tensorrt_plan"), ["platform", "tensorrt"]),
     "a field of nowhere": (configured(color="red"), ["color"]),
-    "sequences": (configured(sequence_batching={}), ["sequence_batching"]),
-    "another name": (configured(name="b"), ["'b'"]),
-    "passive instances": (
-        configured(instance_group=[{"passive": True}]),
-        ["passive: not offered here"],
-    ),
-    "versions that are none": (
-        configured(version_policy={"specific": {"versions": [0]}}),
-        ["versions by their numbers"],
-    ),
     "version 0": ({"file:0/model.onnx": b"x"}, ["file:0/model.onnx"]),
     "version -1": ({"file:-1/model.onnx": b"x"}, ["file:-1/model.onnx"]),
     "a version beyond 64 bits": ({f"file:{'9' * 30}/m": b"x"}, ["file:999"]),
@@ -175,10 +161,8 @@ SETTINGS: Mapping[str, tuple[str, Message, Sequence[str]]] = {
     "levels that contradict": ("LogSettings", logs(log_info=True, log_error=False), ["contains"]),
     "a trace of nowhere": ("TraceSetting", traces(color=["1"]), ["'color' is not known"]),
     "two rates": ("TraceSetting", traces(trace_rate=["1", "2"]), ["takes one value"]),
-    "a rate of 0": ("TraceSetting", traces(trace_rate=["0"]), ["from 1 on"]),
     "a rate of a megabyte": ("TraceSetting", traces(trace_rate=["1" * (1 << 20)]), ["from 1 on"]),
     "a rate in other digits": ("TraceSetting", traces(trace_rate=["\u0661"]), ["from 1 on"]),
-    "a count of -2": ("TraceSetting", traces(trace_count=["-2"]), ["from -1 on"]),
 }
 """Method, a request to change settings, and words of the refusal: all are INVALID_ARGUMENT."""
 

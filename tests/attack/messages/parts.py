@@ -1,7 +1,5 @@
 """Requests of very many parts: a few bytes each on the wire, some hundreds each as objects."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

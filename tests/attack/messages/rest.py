@@ -1,7 +1,5 @@
 """Requests to REST and to the paths beside it; what every door can say: see ``bad_requests``."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The networks, the large ones marked."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.networks import NETWORKS

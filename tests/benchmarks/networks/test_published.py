@@ -1,7 +1,3 @@
-"""The networks are the published ones, by parameters and shapes."""
-
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Seeded weights make a network that a numerical comparison can learn something from."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

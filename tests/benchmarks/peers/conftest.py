@@ -1,7 +1,5 @@
 """A tiny model with its questions, and folders of peers that run in the tests' environment."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

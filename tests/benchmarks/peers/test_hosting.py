@@ -1,7 +1,5 @@
 """Process trees end whole; peers say what they are; an environment has what it asks for."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Load patterns over calls that take their own time: what counts as latency, rate, failure."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,3 @@
-"""Who is first, by how much, where."""
-
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The whole command on a tiny model, servers and clients as processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

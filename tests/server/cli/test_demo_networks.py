@@ -1,7 +1,3 @@
-"""Networks of the demo as ONNX files."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

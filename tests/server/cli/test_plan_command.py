@@ -1,7 +1,3 @@
-"""``braid plan``, as in the design."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

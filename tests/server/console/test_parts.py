@@ -1,7 +1,3 @@
-"""The console's parts by themselves: sessions, rates."""
-
-from __future__ import annotations
-
 from pathlib import Path
 from time import perf_counter
 from xml.etree import ElementTree

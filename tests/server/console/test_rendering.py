@@ -1,13 +1,6 @@
-"""Pages as HTML: what is escaped, what a template may leave out, how plans and states are named."""
-
-from __future__ import annotations
-
 import asyncio
-import subprocess
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -296,13 +289,3 @@ def test_a_plan_that_is_the_sequential_one_is_drawn_once(schedule: Schedule, tra
     assert len(drawn.tracks) == tracks
     assert pictures.svg(drawn).count('class="bar') == 2 * tracks
     assert pictures.trace(drawn)["traceEvents"]
-
-
-def test_what_pages_are_made_of_is_in_the_package(tmp_path: Path) -> None:
-    run = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
-    subprocess.run(run, cwd=ROOT, check=True, capture_output=True)
-
-    for folder in ("assets", "templates"):
-        here = sorted(path.name for path in (ROOT / "server/console" / folder).iterdir())
-        there = tmp_path / "braid/server/console" / folder
-        assert here == sorted(path.name for path in there.iterdir())

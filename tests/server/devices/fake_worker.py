@@ -1,7 +1,5 @@
 """A device worker that is not there: what the front end tells it, and what it would answer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from typing import Any

@@ -1,7 +1,5 @@
 """A device worker with an imported model: whole models against each other, ONNX Runtime too."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""Requests and measurements on the cores of one device."""
-
-from __future__ import annotations
-
 import asyncio
 from typing import Any, cast
 

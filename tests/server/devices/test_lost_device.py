@@ -1,7 +1,3 @@
-"""What the front end does when a worker says that its device is lost."""
-
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +8,7 @@ import pytest
 
 from braid.core.errors import WorkerFault, WorkerRestarting
 from braid.core.program import PlanToRun, ProgramKey
+from braid.engine.link import worker_process
 from braid.engine.link.messages import RunExecutable
 from braid.engine.link.options import EndReason, WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
@@ -73,7 +70,10 @@ async def test_a_worker_that_never_answers_is_not_waited_for() -> None:
             await link.start()
 
 
-async def test_a_worker_that_closes_its_link_and_stays_is_replaced() -> None:
+async def test_a_worker_that_closes_its_link_and_stays_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_process, "END_SECONDS", 0.3)
     up_again = asyncio.Event()
     async with opened(OPTIONS, LinkEvents(on_state=when_up(up_again))) as link:
         await link.start()

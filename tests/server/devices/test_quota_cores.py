@@ -1,7 +1,3 @@
-"""A server under a quota of CPU time keeps to as many cores as it pays for."""
-
-from __future__ import annotations
-
 import math
 import os
 import random

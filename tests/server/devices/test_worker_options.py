@@ -1,7 +1,3 @@
-"""Cores and threads of workers, with and without a quota."""
-
-from __future__ import annotations
-
 import math
 import os
 import subprocess

@@ -3,8 +3,6 @@
 SQLite takes PostgreSQL's place, and nothing is notified: a test says when a node looks.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

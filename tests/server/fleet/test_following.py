@@ -1,7 +1,5 @@
 """What one node changes the others serve once they look, and nothing else of theirs changes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -27,11 +25,13 @@ from braid.server.store.serving_config import Batching, ServingConfig, VersionPo
 from tests.clock import until_true
 from tests.server.fleet.nodes import Node
 
+Nodes = tuple[Node, Node]
+
 BOTH = VersionPolicy(specific=(1, 2))
 
 
 @pytest.fixture
-async def nodes(tmp_path: Path) -> AsyncIterator[tuple[Node, Node]]:
+async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
     """Nodes a and b of one type; nothing is registered."""
     pair = Node("a", tmp_path), Node("b", tmp_path)
     for node in pair:
@@ -50,7 +50,7 @@ async def replaced(a: Node, b: Node) -> None:
     await until_true(lambda: a.answering == {("net", 2)})
 
 
-async def test_what_one_node_registers_answers_on_the_other(nodes: tuple[Node, Node]) -> None:
+async def test_what_one_node_registers_answers_on_the_other(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one", sizes=(1, 4))
 
@@ -65,7 +65,7 @@ async def test_what_one_node_registers_answers_on_the_other(nodes: tuple[Node, N
     assert {key.batch_size for key in chosen} == {1, 4}
 
 
-async def test_a_model_that_is_being_imported_elsewhere_says_so(nodes: tuple[Node, Node]) -> None:
+async def test_a_model_that_is_being_imported_elsewhere_says_so(nodes: Nodes) -> None:
     a, b = nodes
     a.server.importer.gate = asyncio.Event()
     await a.server.register("net", b"one")
@@ -80,7 +80,7 @@ async def test_a_model_that_is_being_imported_elsewhere_says_so(nodes: tuple[Nod
     assert b.answering == {("net", 1)}
 
 
-async def test_an_unloaded_model_is_unloaded_everywhere(nodes: tuple[Node, Node]) -> None:
+async def test_an_unloaded_model_is_unloaded_everywhere(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one")
     await b.look()
@@ -95,7 +95,7 @@ async def test_an_unloaded_model_is_unloaded_everywhere(nodes: tuple[Node, Node]
     assert a.answering == b.answering == {("net", 1)}
 
 
-async def test_a_deleted_model_is_gone_everywhere(nodes: tuple[Node, Node]) -> None:
+async def test_a_deleted_model_is_gone_everywhere(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one")
     await b.look()
@@ -108,9 +108,7 @@ async def test_a_deleted_model_is_gone_everywhere(nodes: tuple[Node, Node]) -> N
     assert list(b.store.folder.artefacts.iterdir()) == []
 
 
-async def test_labels_and_batching_are_those_that_another_node_set(
-    nodes: tuple[Node, Node],
-) -> None:
+async def test_labels_and_batching_are_those_that_another_node_set(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one")
     await a.register("net", b"two")
@@ -125,7 +123,7 @@ async def test_labels_and_batching_are_those_that_another_node_set(
     assert {each.policy.max_wait_s for each in b.models.all_served()} == {0.007}
 
 
-async def test_what_is_new_serves_before_what_is_old_stops(nodes: tuple[Node, Node]) -> None:
+async def test_what_is_new_serves_before_what_is_old_stops(nodes: Nodes) -> None:
     a, b = nodes
     await replaced(a, b)
     seen: list[set[tuple[str, int]]] = []
@@ -141,9 +139,7 @@ async def test_what_is_new_serves_before_what_is_old_stops(nodes: tuple[Node, No
     assert (await a.store.call(a.store.find_model, "net", 1)).state is ModelStatus.UNLOADED
 
 
-async def test_what_is_old_goes_on_while_the_files_of_what_is_new_are_away(
-    nodes: tuple[Node, Node],
-) -> None:
+async def test_what_is_old_goes_on_while_the_files_of_what_is_new_are_away(nodes: Nodes) -> None:
     a, b = nodes
     await replaced(a, b)
 
@@ -157,7 +153,7 @@ async def test_what_is_old_goes_on_while_the_files_of_what_is_new_are_away(
     assert b.answering == {("net", 2)}
 
 
-async def test_what_has_no_room_beside_the_old_serves_after_it(nodes: tuple[Node, Node]) -> None:
+async def test_what_has_no_room_beside_the_old_serves_after_it(nodes: Nodes) -> None:
     a, b = nodes
     await replaced(a, b)
 
@@ -167,7 +163,7 @@ async def test_what_has_no_room_beside_the_old_serves_after_it(nodes: tuple[Node
     assert b.answering == set()
 
 
-async def test_what_is_unloaded_stops_while_files_are_away(nodes: tuple[Node, Node]) -> None:
+async def test_what_is_unloaded_stops_while_files_are_away(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one")
     await b.look()
@@ -182,9 +178,7 @@ async def test_what_is_unloaded_stops_while_files_are_away(nodes: tuple[Node, No
     assert b.answering == set()
 
 
-async def test_a_node_that_follows_retires_nothing_by_its_old_policy(
-    nodes: tuple[Node, Node],
-) -> None:
+async def test_a_node_that_follows_retires_nothing_by_its_old_policy(nodes: Nodes) -> None:
     a, b = nodes
     await replaced(a, b)
     await a.policies.configure("net", ServingConfig(BOTH))
@@ -196,7 +190,7 @@ async def test_a_node_that_follows_retires_nothing_by_its_old_policy(
     assert a.answering == b.answering == {("net", 1), ("net", 2)}
 
 
-async def test_own_changes_are_left_as_they_are(nodes: tuple[Node, Node]) -> None:
+async def test_own_changes_are_left_as_they_are(nodes: Nodes) -> None:
     a, _ = nodes
     await a.register("net", b"one", sizes=(1, 4))
     loads, prepared = list(a.device.loads), a.models.all_served()[0].chosen
@@ -210,7 +204,7 @@ async def test_own_changes_are_left_as_they_are(nodes: tuple[Node, Node]) -> Non
     assert a.followed.lags_s == []  # there was nothing to do
 
 
-async def test_a_job_of_this_node_is_left_alone(nodes: tuple[Node, Node]) -> None:
+async def test_a_job_of_this_node_is_left_alone(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one")
     a.server.importer.gate = asyncio.Event()
@@ -228,9 +222,7 @@ async def test_a_job_of_this_node_is_left_alone(nodes: tuple[Node, Node]) -> Non
     assert b.answering == a.answering
 
 
-async def test_a_version_that_got_other_bytes_gets_them_everywhere(
-    nodes: tuple[Node, Node],
-) -> None:
+async def test_a_version_that_got_other_bytes_gets_them_everywhere(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one")
     await a.register("other", b"two")
@@ -249,9 +241,7 @@ async def test_a_version_that_got_other_bytes_gets_them_everywhere(
     assert b.version("net", 1).sha256 == other.sha256
 
 
-async def test_a_job_for_bytes_that_were_replaced_elsewhere_ends(
-    nodes: tuple[Node, Node],
-) -> None:
+async def test_a_job_for_bytes_that_were_replaced_elsewhere_ends(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one")
     await a.register("other", b"two")
@@ -272,7 +262,7 @@ async def test_a_job_for_bytes_that_were_replaced_elsewhere_ends(
     assert now.any.digest == other.sha256
 
 
-async def test_a_younger_schedule_serves_without_a_new_load(nodes: tuple[Node, Node]) -> None:
+async def test_a_younger_schedule_serves_without_a_new_load(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one")
     await b.look()
@@ -292,7 +282,7 @@ async def test_a_younger_schedule_serves_without_a_new_load(nodes: tuple[Node, N
     assert b.models.all_served() == [replica]
 
 
-async def test_a_load_that_fails_is_said_and_tried_again_later(nodes: tuple[Node, Node]) -> None:
+async def test_a_load_that_fails_is_said_and_tried_again_later(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one")
     b.device.refusal = DeviceOutOfMemory("there is no room on cpu")
@@ -313,7 +303,7 @@ async def test_a_load_that_fails_is_said_and_tried_again_later(nodes: tuple[Node
 
 
 async def test_a_load_that_ends_without_the_database_gets_its_schedules_later(
-    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = nodes
     await a.register("net", b"one")
@@ -333,9 +323,7 @@ async def test_a_load_that_ends_without_the_database_gets_its_schedules_later(
     assert b.models.all_served()[0].chosen == a.models.all_served()[0].chosen
 
 
-async def test_a_damaged_artefact_is_fetched_again_and_stops_no_other_node(
-    nodes: tuple[Node, Node],
-) -> None:
+async def test_a_damaged_artefact_is_fetched_again_and_stops_no_other_node(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one")
     b.files.is_damaged = True
@@ -351,7 +339,7 @@ async def test_a_damaged_artefact_is_fetched_again_and_stops_no_other_node(
 
 
 @pytest.mark.parametrize("change", ["unload", "delete"])
-async def test_a_change_elsewhere_ends_a_load(nodes: tuple[Node, Node], change: str) -> None:
+async def test_a_change_elsewhere_ends_a_load(nodes: Nodes, change: str) -> None:
     a, b = nodes
     await a.register("net", b"one")
     is_fetching = asyncio.Event()
@@ -371,7 +359,7 @@ async def test_a_change_elsewhere_ends_a_load(nodes: tuple[Node, Node], change: 
     assert b.models.knows("net") == (change == "unload")
 
 
-async def test_calls_find_what_another_node_has_just_registered(nodes: tuple[Node, Node]) -> None:
+async def test_calls_find_what_another_node_has_just_registered(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one")
 
@@ -385,7 +373,7 @@ async def test_calls_find_what_another_node_has_just_registered(nodes: tuple[Nod
 
 
 async def test_a_job_is_wanted_where_no_node_of_a_type_has_made_schedules(
-    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = nodes
     wanted: list[str] = []
@@ -407,9 +395,7 @@ async def test_a_job_is_wanted_where_no_node_of_a_type_has_made_schedules(
     assert wanted == ["b"]
 
 
-async def test_queries_find_what_another_node_has_just_registered(
-    nodes: tuple[Node, Node],
-) -> None:
+async def test_queries_find_what_another_node_has_just_registered(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one")
     await a.register("net", b"two")
@@ -424,9 +410,7 @@ async def test_queries_find_what_another_node_has_just_registered(
             await queries.find(name, version)
 
 
-async def test_a_copy_that_is_damaged_at_the_start_is_no_state_of_the_model(
-    nodes: tuple[Node, Node],
-) -> None:
+async def test_a_copy_that_is_damaged_at_the_start_is_no_state_of_the_model(nodes: Nodes) -> None:
     a, b = nodes
     await a.register("net", b"one")
     b.files.is_damaged = True

@@ -1,7 +1,3 @@
-"""The list of servers, as callers and people get it."""
-
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,3 @@
-"""A version whose padded request was answered wrongly is padded nowhere any more."""
-
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the rest of the server knows of fleets: no word of leases, fences and claims."""
 
-from __future__ import annotations
-
 import re
 
 from tests import ROOT

@@ -4,8 +4,6 @@ A module whose tests are to run on either imports ``on_each_kind_of_port``; its 
 ask ``server_tls`` and ``client_tls``.
 """
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Iterator
 from functools import cache

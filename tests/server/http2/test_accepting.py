@@ -1,68 +1,26 @@
-"""Connections beyond the limits: strangers give way, callers who have shown a token stay."""
-
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-import grpc
 import pytest
 
+from braid.server.http2 import accepting
 from braid.server.http2.accepting import Connections, Place
 from braid.server.http2.answer_headers import literal
-from braid.server.http2.arrivals import Arrivals
-from braid.server.http2.server import Server
-from braid.server.inference.call_memory import CallMemory
-from tests.server.http2.kinds_of_port import add_port, client_tls, on_each_kind_of_port
-from tests.server.http2.test_frames import (
-    CALL,
-    LIMITS,
-    MEMORY,
-    MESSAGE,
-    START,
-    Peer,
-    data,
-    echo,
-    headers,
-    hold,
-)
+from tests.server.http2.kinds_of_port import on_each_kind_of_port
+from tests.server.http2.test_frames import CALL, MESSAGE, Peer, data, headers, peer_at, serving
 
 __all__ = ["on_each_kind_of_port"]
 
 TOKEN = CALL + literal(b"authorization", b"Bearer right")
 
 
-def few() -> Connections:
-    return Connections(24, is_token="Bearer right".__eq__)
-
-
-@asynccontextmanager
-async def port_of(places: Connections) -> AsyncIterator[int]:
-    server = Server(LIMITS, Arrivals(CallMemory(MEMORY)), places=places)
-    for name, behaviour in {"Echo": echo, "Hold": hold}.items():
-        handler: Any = grpc.unary_unary_rpc_method_handler(behaviour)
-        server.add_registered_method_handlers("t", {name: handler})
-    port = add_port(server)
-    await server.start()
-    try:
-        async with asyncio.timeout(120):
-            yield port
-    finally:
-        await server.stop(None)
-        await asyncio.sleep(0)
-
-
-@asynccontextmanager
-async def peer_at(port: int) -> AsyncIterator[Peer]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_tls())
-    writer.write(START)
-    yield Peer(reader, writer)
-    writer.transport.abort()
+def few_places() -> AbstractAsyncContextManager[int]:
+    return serving(places=Connections(24, is_token="Bearer right".__eq__))
 
 
 @asynccontextmanager
@@ -87,7 +45,7 @@ async def asked(peer: Peer, number: int, block: bytes = CALL) -> bytes:
 
 
 async def test_a_caller_with_a_token_keeps_its_connection_beside_any_number_of_strangers() -> None:
-    async with port_of(few()) as port, peer_at(port) as known:
+    async with few_places() as port, peer_at(port) as known:
         assert await asked(known, 1, TOKEN) == MESSAGE
         async with silent(port, 100) as strangers:
             await asyncio.gather(*(ends(each) for each in strangers[:70]))  # the oldest
@@ -95,13 +53,13 @@ async def test_a_caller_with_a_token_keeps_its_connection_beside_any_number_of_s
 
 
 async def test_a_new_caller_finds_a_place_beside_any_number_of_strangers() -> None:
-    async with port_of(few()) as port, silent(port, 100), peer_at(port) as late:
+    async with few_places() as port, silent(port, 100), peer_at(port) as late:
         assert await asked(late, 1, TOKEN) == MESSAGE
 
 
 async def test_those_without_a_call_give_way_before_those_with_one() -> None:
     block = CALL.replace(b"/t/Echo", b"/t/Hold")
-    async with port_of(few()) as port, peer_at(port) as waiting, peer_at(port) as idle:
+    async with few_places() as port, peer_at(port) as waiting, peer_at(port) as idle:
         waiting.send(headers(1, block), data(1, MESSAGE))
         assert await asked(idle, 1) == MESSAGE
         async with silent(port, 40):
@@ -121,7 +79,8 @@ async def test_a_port_that_could_not_accept_takes_connections_again(
             raise OSError(errno.EMFILE, "Too many open files")
         return accept(self)
 
-    async with port_of(few()) as port:
+    monkeypatch.setattr(accepting, "PAUSE_S", 0.1)
+    async with few_places() as port:
         monkeypatch.setattr(socket.socket, "accept", failing)
         async with peer_at(port) as peer:
             assert await asked(peer, 1) == MESSAGE

@@ -1,7 +1,3 @@
-"""Ports of gRPC: what stands before a front end's services, on every kind of address."""
-
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

@@ -1,7 +1,5 @@
 """Messages on their way in hold what there is room for, and whoever sends on gets through."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator

@@ -1,7 +1,3 @@
-"""Peers that send what is of no use, or more than there is memory for."""
-
-from __future__ import annotations
-
 import asyncio
 import struct
 from dataclasses import replace

@@ -1,7 +1,3 @@
-"""Calls of gRPC's own clients to our server: messages, status, deadlines, cancellation."""
-
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

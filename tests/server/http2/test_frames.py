@@ -16,6 +16,7 @@ import grpc
 import pytest
 
 from braid.server.http2 import connection, frames, streams
+from braid.server.http2.accepting import Connections
 from braid.server.http2.answer_headers import literal
 from braid.server.http2.arrivals import Arrivals
 from braid.server.http2.frames import ErrorCode, frame, number_frame, settings_frame
@@ -106,10 +107,13 @@ class Peer:
 
 
 @asynccontextmanager
-async def connected(
-    start: bytes = START, limits: ConnectionLimits = LIMITS, memory: MemoryLimits = MEMORY
-) -> AsyncIterator[Peer]:
-    server = Server(limits, Arrivals(CallMemory(memory)))
+async def serving(
+    limits: ConnectionLimits = LIMITS,
+    memory: MemoryLimits = MEMORY,
+    places: Connections | None = None,
+) -> AsyncIterator[int]:
+    """A server of the methods above, by its port."""
+    server = Server(limits, Arrivals(CallMemory(memory)), places=places)
     for name, behaviour in {"Echo": echo, "Hold": hold}.items():
         handler: Any = grpc.unary_unary_rpc_method_handler(behaviour)
         server.add_registered_method_handlers("t", {name: handler})
@@ -117,16 +121,30 @@ async def connected(
     server.add_registered_method_handlers("t", {"Pour": pouring})
     port = add_port(server)
     await server.start()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_tls())
-    peer = Peer(reader, writer)
-    peer.send(start)
     try:
         async with asyncio.timeout(120):
-            yield peer
+            yield port
     finally:
-        writer.transport.abort()
         await server.stop(None)
         await asyncio.sleep(0)  # both sides see the end
+
+
+@asynccontextmanager
+async def peer_at(port: int, start: bytes = START) -> AsyncIterator[Peer]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_tls())
+    writer.write(start)
+    try:
+        yield Peer(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def connected(
+    start: bytes = START, limits: ConnectionLimits = LIMITS, memory: MemoryLimits = MEMORY
+) -> AsyncIterator[Peer]:
+    async with serving(limits, memory) as port, peer_at(port, start) as peer:
+        yield peer
 
 
 def data(number: int, payload: bytes, flags: int = frames.END_STREAM) -> bytes:
@@ -382,7 +400,7 @@ async def status_after(peer: Peer, deadline: str) -> int:
 
 
 async def test_pings_are_answered_and_a_silent_peer_is_left() -> None:
-    async with connected(limits=replace(LIMITS, keepalive_s=1.0, answer_s=1.0)) as peer:
+    async with connected(limits=replace(LIMITS, keepalive_s=0.3, answer_s=0.3)) as peer:
         peer.send(frame(frames.PING, 0, 0, b"12345678"))
         assert await peer.until(frames.PING) == (frames.ACK, 0, b"12345678")
         flags, _, _ = await peer.until(frames.PING)
@@ -441,7 +459,7 @@ async def test_a_bug_ends_one_connection_and_is_logged_once(
 
 
 async def test_a_call_that_is_late_within_its_answer_is_reset() -> None:
-    call = CALL + literal(b"grpc-timeout", b"500m")
+    call = CALL + literal(b"grpc-timeout", b"200m")
     async with connected(frames.PREFACE + settings_frame({4: 3})) as peer:
         peer.send(headers(1, call), data(1, MESSAGE))
         assert await peer.until(frames.DATA) == (0, 1, MESSAGE[:3])
@@ -451,7 +469,7 @@ async def test_a_call_that_is_late_within_its_answer_is_reset() -> None:
 async def test_a_late_call_that_waited_for_the_window_leaves_it_to_others() -> None:
     call = CALL.replace(literal(b":path", b"/t/Echo"), literal(b":path", b"/t/Pour"))
     async with connected(frames.PREFACE + settings_frame({4: 1 << 20})) as peer:
-        peer.send(headers(1, call + literal(b"grpc-timeout", b"500m")), data(1, MESSAGE))
+        peer.send(headers(1, call + literal(b"grpc-timeout", b"200m")), data(1, MESSAGE))
         await peer.answer(1)  # all that the connection's window lets through
         peer.send(headers(3), data(3, MESSAGE))
         await asyncio.sleep(0.1)  # its answer waits

@@ -1,7 +1,5 @@
 """Header blocks: the examples of RFC 7541, and what a peer may not send."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Messages that mean harm: memory and time of the server follow what was sent, not what it says."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import zlib

@@ -1,7 +1,3 @@
-"""Reading by turns of the event loop."""
-
-from __future__ import annotations
-
 import asyncio
 import os
 from contextlib import AsyncExitStack

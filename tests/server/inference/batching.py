@@ -1,7 +1,5 @@
 """A clock, a device and a model for tests of the batcher: no time passes but by ``advance``."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence

@@ -3,8 +3,6 @@
 A run that hangs looks for no stop, as a library's would.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

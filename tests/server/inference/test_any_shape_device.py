@@ -1,7 +1,5 @@
 """Requests of any length through a real worker, against ONNX Runtime on the same request alone."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -11,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -217,31 +216,25 @@ async def test_a_bad_value_is_the_callers_and_later_requests_go_on(
 
 
 @pytest.mark.parametrize(
-    ("candidates", "keeps_file"),
-    [((ERRED,), True), ((FAILED,), True), ((RAN,), False)],
-    ids=["refused", "failed", "without a file"],
+    ("candidates", "how", "answers"),
+    [
+        ((ERRED,), {}, SEQUENTIAL),
+        ((FAILED,), {}, SEQUENTIAL),
+        ((RAN,), {"keeps_file": False}, SEQUENTIAL),
+        ((), {"reference": "onnx 1.20.0 reference"}, SEQUENTIAL),
+        ((), {}, ONNXRUNTIME),
+    ],
+    ids=["refused", "failed", "without a file", "not in the import", "in the import only"],
 )
 async def test_without_a_runtime_that_was_right_shapes_are_prepared_as_they_come(
-    device: Device, tmp_path: Path, candidates: tuple[Contender, ...], keeps_file: bool
+    device: Device, tmp_path: Path, candidates: tuple[Contender, ...], how: Any, answers: str
 ) -> None:
     random, model = np.random.default_rng(3), masked_attention()
-    async with served(device, model, tmp_path, *candidates, keeps_file=keeps_file) as under:
+    async with served(device, model, tmp_path, *candidates, **how) as under:
         plans = {await under.check(model.inputs(random, 1, length)) for length in (11, 12, 11)}
 
-        assert plans == {SEQUENTIAL}
-        assert under.replica.other_shapes.prepared == 2
-
-
-@pytest.mark.parametrize(
-    ("reference", "answers"),
-    [("onnxruntime 1.31.0", ONNXRUNTIME), ("onnx 1.20.0 reference", SEQUENTIAL)],
-)
-async def test_of_a_schedule_without_the_runtime_the_import_decides(
-    device: Device, tmp_path: Path, reference: str, answers: str
-) -> None:
-    random, model = np.random.default_rng(3), masked_attention()
-    async with served(device, model, tmp_path, reference=reference) as under:
-        assert await under.check(model.inputs(random, 1, 11)) == answers
+        assert plans == {answers}
+        assert under.replica.other_shapes.prepared == (2 if answers == SEQUENTIAL else 0)
 
 
 async def test_outputs_that_outgrow_their_first_room_are_whole(

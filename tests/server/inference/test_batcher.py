@@ -1,7 +1,5 @@
 """The batcher against a fake device: who gets which rows, and that every request ends once."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace

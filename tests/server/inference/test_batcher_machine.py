@@ -5,8 +5,6 @@ change; models are unloaded and come back. Whatever the order: every request end
 its own rows or a reason that fits, and nothing waits beside an idle device longer than it may.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass

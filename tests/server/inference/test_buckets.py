@@ -1,7 +1,3 @@
-"""Which requests are padded to a scheduled length: where that is measured to be cheaper."""
-
-from __future__ import annotations
-
 import random
 
 import pytest

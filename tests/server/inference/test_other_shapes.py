@@ -1,7 +1,5 @@
 """What answers shapes that were not scheduled: the rule, on a device that is not there."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,15 +1,12 @@
 """Padded requests are answered again unpadded, through a real worker; errors forbid padding."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from braid.compiler.options import ModelOptions
 from braid.core.padding import BY_REQUEST, ZEROS, PaddedAxis, PaddedInput
@@ -22,21 +19,15 @@ from braid.server.models.padding_checks import PaddingChecks, error_of
 from braid.server.store.store import Store
 from tests.models.of_any_length import masked_attention, pooling
 from tests.server.inference.batching import Watcher
-from tests.server.inference.test_any_shape_device import OPTIONS, RAN, SLOW, Served, served
+from tests.server.inference.test_any_shape_device import RAN, SLOW, Served, device, served
 from tests.server.jobs.fakes import a_moment
+
+__all__ = ["device"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WRONG = PaddedAxis(*("length", True, {"x": PaddedInput(1, ZEROS)}, {}, 64, 0.0, BY_REQUEST, ""))
 """A verdict on a mean over the length, as it must never be."""
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def device() -> AsyncIterator[Device]:
-    device = Device("cpu", OPTIONS)
-    await device.start()
-    yield device
-    await device.close()
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-"""Plans that requests choose from: executables are numbers, and say what they take."""
-
 from __future__ import annotations
 
 import asyncio

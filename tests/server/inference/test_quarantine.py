@@ -1,10 +1,13 @@
-"""A model version whose runs hold devices up is refused for a while; others go on."""
-
-from __future__ import annotations
-
 import pytest
 
-from braid.core.errors import ModelQuarantined, RunStopped, RunTooLong, WorkerDied, WorkerRestarting
+from braid.core.errors import (
+    BraidError,
+    ModelQuarantined,
+    RunStopped,
+    RunTooLong,
+    WorkerDied,
+    WorkerRestarting,
+)
 from braid.server.inference.batching.device_time import IN_FLIGHT
 from braid.server.inference.strikes import REFUSED_S, STRIKES, WITHIN_S, Strikes
 from braid.server.store.serving_config import BatchPolicy
@@ -34,22 +37,36 @@ def test_strikes_that_lie_far_apart_do_not_add_up() -> None:
         assert not strikes.add()
 
 
-async def test_runs_that_take_too_long_end_in_quarantine_and_other_models_are_served() -> None:
+@pytest.mark.parametrize(
+    ("error", "is_strike"),
+    [
+        (RunTooLong("it was ended after 20 s"), True),
+        (WorkerDied("the device worker died", is_of_run=True), True),
+        (WorkerDied("it was killed, or another run ended it", is_of_run=False), False),
+        (RunStopped("nobody waited for this run any more"), False),
+    ],
+)
+async def test_runs_that_cost_the_worker_end_in_quarantine_and_other_models_are_served(
+    error: BraidError, is_strike: bool
+) -> None:
+    runs = STRIKES if is_strike else 2 * STRIKES
     bench = Bench({1: 0.01})
     other = FakeModel({1: 0.01})
     other.name = "other"
-    bench.device.is_bad = lambda row: row < STRIKES
-    bench.device.error = RunTooLong("it was ended after 20 s")
-    for _ in range(STRIKES):
+    bench.device.is_bad = lambda row: row < runs
+    bench.device.error = error
+    for _ in range(runs):
         sent = bench.send()
         await bench.clock.advance(1.0)
-        assert isinstance(sent.exception(), RunTooLong)
+        assert isinstance(sent.exception(), type(error))
 
-    with pytest.raises(ModelQuarantined):
-        await bench.send()
-    fine = bench.send(model=other)
-    await bench.clock.advance(1.0)
-    assert await fine == [STRIKES + 1]
+    if is_strike:
+        with pytest.raises(ModelQuarantined):
+            await bench.send()
+    for model in [other] if is_strike else [other, bench.model]:
+        fine = bench.send(model=model)
+        await bench.clock.advance(1.0)
+        assert len(await fine) == 1
 
 
 async def test_a_request_that_rode_with_others_is_one_strike() -> None:
@@ -85,25 +102,6 @@ async def test_a_batch_that_costs_the_worker_is_a_strike_though_nothing_can_be_r
         await bench.send()
 
 
-@pytest.mark.parametrize("is_of_run", [True, False])
-async def test_runs_that_crash_the_worker_end_in_quarantine(is_of_run: bool) -> None:
-    bench = Bench({1: 0.01})
-    bench.device.is_bad = lambda row: row < STRIKES
-    bench.device.error = WorkerDied("the device worker died", is_of_run=is_of_run)
-    for _ in range(STRIKES):
-        sent = bench.send()
-        await bench.clock.advance(1.0)
-        assert isinstance(sent.exception(), WorkerDied)
-
-    if is_of_run:
-        with pytest.raises(ModelQuarantined):
-            await bench.send()
-    else:  # it was killed, or another run ended it
-        fine = bench.send()
-        await bench.clock.advance(1.0)
-        assert await fine == [STRIKES]
-
-
 async def test_requests_that_wait_when_their_version_is_quarantined_are_refused() -> None:
     bench = Bench({1: 0.01})
     bench.device.is_bad = lambda row: True
@@ -116,18 +114,3 @@ async def test_requests_that_wait_when_their_version_is_quarantined_are_refused(
     assert ended == [RunTooLong] * ran + [ModelQuarantined] * (len(sent) - ran)
     assert len(bench.device.batches) == ran
     await bench.batcher.drain()
-
-
-async def test_runs_that_were_ended_for_their_callers_are_no_strikes() -> None:
-    bench = Bench({1: 0.01})
-    bench.device.is_bad = lambda row: row < 2 * STRIKES
-    bench.device.error = RunStopped("nobody waited for this run any more")
-    for _ in range(2 * STRIKES):
-        stopped = bench.send()
-        await bench.clock.advance(1.0)
-        with pytest.raises(RunStopped):
-            await stopped
-
-    fine = bench.send()
-    await bench.clock.advance(1.0)
-    assert await fine == [2 * STRIKES]

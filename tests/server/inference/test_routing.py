@@ -1,7 +1,3 @@
-"""Which of several devices takes a request: the one that is expected to answer first."""
-
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""Expectations of batches in shapes that have not run, from others of about as many elements."""
-
-from __future__ import annotations
-
 from math import inf
 
 import pytest

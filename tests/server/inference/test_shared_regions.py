@@ -1,7 +1,3 @@
-"""Shared memory regions by owner."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Batches side by side on parts of a device: when they run so, and that every request ends once."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

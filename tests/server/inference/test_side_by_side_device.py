@@ -1,7 +1,5 @@
 """Batches side by side through a real worker: right answers, also from the worker that follows."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time

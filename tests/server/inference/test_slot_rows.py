@@ -1,7 +1,3 @@
-"""Rows in a slot: whether they are known to be finite when the device is told of them."""
-
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from typing import Any

@@ -1,7 +1,5 @@
 """A job server over fakes and a real store."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

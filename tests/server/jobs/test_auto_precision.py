@@ -1,7 +1,3 @@
-"""Precision as one more dimension of the portfolio: which one serves, and what is said of it."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,3 @@
-"""What ends, interrupts or delays a registration, and what its job says of it."""
-
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,8 +25,6 @@ from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobStatus, ModelStatus
 from tests.server.jobs.fakes import FakeDevice, Server
 from tests.server.jobs.watching import notes_while_waiting, registered, until_ended
-
-# What goes wrong.
 
 
 async def test_a_failed_import_fails_the_job_and_the_model_with_its_reason(server: Server) -> None:

@@ -1,7 +1,3 @@
-"""A disk that is full, read-only or failing: what callers read, and what becomes of jobs."""
-
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging

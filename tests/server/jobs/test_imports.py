@@ -1,7 +1,5 @@
 """Which imports run at the same time: fakes, no processes, no clock."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

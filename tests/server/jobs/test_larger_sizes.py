@@ -1,7 +1,5 @@
 """Batch sizes of registrations that ask for none: those that pay serve, beside 1."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""Which plans of a registration serve, and in which precisions."""
-
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,3 @@
-"""Calibration as a part of registrations: once for all batch sizes, devices and restarts."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,3 @@
-"""Registration jobs over fakes and a real store."""
-
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from functools import partial

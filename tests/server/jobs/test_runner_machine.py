@@ -6,8 +6,6 @@ Whatever the order: every job ends exactly once, a version has at most one, the 
 are right, and none waits while nothing is asked of anybody.
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections import Counter

@@ -1,7 +1,3 @@
-"""Samples of a registration: given to the device, kept with the version, gone with it."""
-
-from __future__ import annotations
-
 import hashlib
 import io
 from contextlib import AsyncExitStack

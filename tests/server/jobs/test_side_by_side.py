@@ -1,7 +1,3 @@
-"""Runs side by side, as a registration measures and stores them."""
-
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, TypeVar, cast

@@ -1,7 +1,3 @@
-"""Jobs over a stop and a start of their server."""
-
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -15,8 +11,6 @@ from braid.server.jobs.registration import serve_again
 from braid.server.store.records import JobStatus
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import reach, registered, until_ended
-
-# Stopping and starting.
 
 
 async def test_a_stop_leaves_jobs_unfinished_and_a_start_finishes_them(

@@ -1,7 +1,3 @@
-"""Jobs that are watched, listed, queued and cancelled."""
-
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
-"""Jobs followed to a state by tests."""
-
-from __future__ import annotations
-
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 
 from braid.server.store.records import JobRecord, JobStatus
 from tests.server.jobs.fakes import Server
@@ -36,3 +34,43 @@ def notes_while_waiting(server: Server) -> list[str]:
 
     server.sleeping = note
     return said
+
+
+def times_measured(*servers: Server) -> set[int]:
+    stages = Counter(stage for server in servers for stage in server.device.measured.elements())
+    return set(stages.values())
+
+
+def holds_importing(server: Server) -> None:
+    server.importer.gate = asyncio.Event()
+
+
+def holds_profiling(server: Server) -> None:
+    """Stop at the fourth stage."""
+    gate, left = asyncio.Event(), iter(range(3))
+
+    def close(_: object) -> None:
+        if next(left, None) is None:
+            server.device.gate = gate
+
+    server.device.before_measuring = close
+
+
+async def stand() -> None:
+    await asyncio.Event().wait()
+
+
+def holds_scheduling(server: Server) -> None:
+    server.planner.before_planning = stand
+
+
+def holds_verifying(server: Server) -> None:
+    server.device.before_comparing = stand
+
+
+HOLDS: dict[JobStatus, Callable[[Server], None]] = {
+    JobStatus.IMPORTING: holds_importing,
+    JobStatus.PROFILING: holds_profiling,
+    JobStatus.SCHEDULING: holds_scheduling,
+    JobStatus.VERIFYING: holds_verifying,
+}

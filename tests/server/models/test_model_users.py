@@ -1,7 +1,5 @@
 """Models of the same bytes share what is loaded: the end of one takes it from no other."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from contextlib import suppress

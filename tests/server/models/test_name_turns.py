@@ -4,8 +4,6 @@ Each change stops at a gate, where a device loads a version; another change of t
 begun meanwhile, and must find what the first one has left when it is done.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, replace

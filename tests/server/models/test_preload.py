@@ -1,7 +1,3 @@
-"""The version of a file that is named at start answers, also if it is not the newest."""
-
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""Schedules are drawn from what is stored; a device is asked for the graphs of old ones only."""
-
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,12 +35,13 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
     await server.stop()
 
 
+def queries_of(server: Server, device: DescribingDevice) -> ModelQueries:
+    devices = cast(Devices, SimpleNamespace(all=[device], named=lambda _: device))
+    return ModelQueries(server.store, server.services.files, cast(Any, server.models), devices)
+
+
 async def test_a_schedule_is_drawn_without_its_device(server: Server) -> None:
-    device = DescribingDevice()
-    devices = SimpleNamespace(all=[device], named=lambda _: device)
-    queries = ModelQueries(
-        server.store, server.services.files, cast(Any, server.models), cast(Devices, devices)
-    )
+    queries = queries_of(server, device := DescribingDevice())
     model = server.store.find_model("lenet", 1)
 
     placed = await queries.schedule(model, 1)
@@ -57,11 +54,7 @@ async def test_a_schedule_is_drawn_without_its_device(server: Server) -> None:
 async def test_a_device_is_asked_once_for_the_graph_of_a_schedule_of_before(
     server: Server,
 ) -> None:
-    device = DescribingDevice()
-    devices = SimpleNamespace(all=[device], named=lambda _: device)
-    queries = ModelQueries(
-        server.store, server.services.files, cast(Any, server.models), cast(Devices, devices)
-    )
+    queries = queries_of(server, device := DescribingDevice())
     model = server.store.find_model("lenet", 1)
     placed = await queries.schedule(model, 1)
     stored = await queries.graph(model, placed)

@@ -1,7 +1,3 @@
-"""Other bytes take the place of a version once they serve, and if they never do, it stays."""
-
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,3 @@
-"""While a started server restores its models: what callers see, what waits, what comes first."""
-
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

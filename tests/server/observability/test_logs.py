@@ -1,12 +1,8 @@
-"""Logs of the server and of its workers."""
-
-from __future__ import annotations
-
 import asyncio
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
 import pytest
@@ -25,25 +21,15 @@ from braid.server.observability.logs import (
     request_id,
 )
 
-Configure = Callable[[Literal["json", "text"]], io.StringIO]
+
+def configure(form: Literal["json", "text"]) -> io.StringIO:
+    """Log to the stream that is returned until the test ends (tests/conftest.py)."""
+    stream = io.StringIO()
+    configure_logging("INFO", form, stream)
+    return stream
 
 
-@pytest.fixture
-def configure() -> Iterator[Configure]:
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-
-    def to_memory(form: Literal["json", "text"]) -> io.StringIO:
-        stream = io.StringIO()
-        configure_logging("INFO", form, stream)
-        return stream
-
-    yield to_memory
-    root.handlers[:] = before
-    root.setLevel(level)
-
-
-def test_a_json_event_carries_its_fields_and_the_request(configure: Configure) -> None:
+def test_a_json_event_carries_its_fields_and_the_request() -> None:
     stream = configure("json")
     token = request_id.set("5f0c")
 
@@ -68,7 +54,7 @@ HOSTILE = "a\nERROR forged\r\x1b[31m\u2028\u202e\x00\udc80"
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_no_value_can_forge_a_line(configure: Configure, form: Literal["json", "text"]) -> None:
+def test_no_value_can_forge_a_line(form: Literal["json", "text"]) -> None:
     stream = configure(form)
 
     logging.getLogger("braid").info("from %s", HOSTILE, extra={"model": HOSTILE})
@@ -79,9 +65,7 @@ def test_no_value_can_forge_a_line(configure: Configure, form: Literal["json", "
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_a_traceback_cannot_forge_a_line_either(
-    configure: Configure, form: Literal["json", "text"]
-) -> None:
+def test_a_traceback_cannot_forge_a_line_either(form: Literal["json", "text"]) -> None:
     stream = configure(form)
 
     try:
@@ -108,7 +92,7 @@ def test_printable_text_is_left_alone_and_the_rest_becomes_printable(text: str) 
     assert shown == text or not text.isprintable()
 
 
-def test_values_with_spaces_are_quoted_in_text(configure: Configure) -> None:
+def test_values_with_spaces_are_quoted_in_text() -> None:
     stream = configure("text")
 
     logging.getLogger("braid").info("x", extra={"model": 'a b="c"', "empty": "", "n": 3})

@@ -1,7 +1,3 @@
-"""Metrics: bounded labels, names with units, gone with the model."""
-
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -109,6 +105,7 @@ def test_a_model_that_is_loaded_and_never_asked_has_few_series() -> None:
 def test_a_deleted_model_leaves_nothing_behind_not_even_through_late_requests() -> None:
     metrics = Metrics()
     series = metrics.add_model("lenet", 1)
+    series.on("cpu")
     kept = metrics.add_model("lenet", 2)
     for each in (series, kept):
         each.request_ended("OK", 0.02)
@@ -118,7 +115,10 @@ def test_a_deleted_model_leaves_nothing_behind_not_even_through_late_requests() 
     )
 
     metrics.remove_model("lenet", 1)
-    series.request_ended("OK", 0.02)
+    for outcome in ("OK", "CANCELLED"):  # the first with this outcome
+        series.request_ended(outcome, 0.02)
+    for device in ("cpu", "cuda:0"):
+        series.on(device).batch_ran(batch_size=1, rows=1, compute_us=5)
     metrics.find_model("lenet", 1).request_ended("NOT_FOUND", 0.02)
     metrics.schedules.schedule_chosen(LENET, "cpu", SCHEDULE)
 
@@ -180,19 +180,6 @@ def test_every_candidate_that_was_measured_has_its_latency() -> None:
     *_, family = metrics.schedules.collect()
     found = {each.labels["planner"]: each.value for each in family.samples}
     assert found == pytest.approx({"sequential": 100e-6, "ios": 50e-6})
-
-
-def test_a_request_that_ends_after_its_model_was_deleted_makes_no_series() -> None:
-    metrics = Metrics()
-    series = metrics.add_model("lenet", 1)
-    series.on("cpu")
-
-    metrics.remove_model("lenet", 1)
-    series.request_ended("CANCELLED", 0.02)  # the first with this outcome
-    for device in ("cpu", "cuda:0"):
-        series.on(device).batch_ran(batch_size=1, rows=1, compute_us=5)
-
-    assert "lenet" not in exposed(metrics)
 
 
 def test_counters_and_histograms_have_no_second_series_for_when_they_were_made() -> None:

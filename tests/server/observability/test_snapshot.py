@@ -1,7 +1,3 @@
-"""Gauges of what is there: taken at a scrape, gone with what they are about."""
-
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

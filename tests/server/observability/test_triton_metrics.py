@@ -1,7 +1,3 @@
-"""Triton's names: the samples that its dashboards ask for, from what Braid counts."""
-
-from __future__ import annotations
-
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 

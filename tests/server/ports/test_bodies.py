@@ -1,7 +1,3 @@
-"""Bodies that share memory: slow ones and those of greedy callers give way; gzip in pieces."""
-
-from __future__ import annotations
-
 import asyncio
 import gzip
 import os

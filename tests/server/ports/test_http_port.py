@@ -1,13 +1,10 @@
-"""The HTTP port, spoken to over real sockets."""
-
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -100,6 +97,31 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
     server = HttpServer(routes, lambda host, _: "evil" not in host, limits)
     yield Port(server, await server.start("127.0.0.1", 0), state)
     await server.stop()
+
+
+@asynccontextmanager
+async def serving(*routes: Route, **options: Any) -> AsyncIterator[Port]:
+    """A server of these routes and of probes."""
+    server = HttpServer([*routes, *health_routes(list)], **options)
+    yield Port(server, await server.start("127.0.0.1", 0), {})
+    await server.stop()
+
+
+class Hanging:
+    """A page that never answers."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Semaphore(0)
+        self.ended = asyncio.Event()
+        self.route = Route("/hangs", self._page)
+
+    async def _page(self, _: Request) -> Response:
+        self.arrived.release()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+        raise AssertionError
 
 
 @pytest.mark.parametrize(
@@ -274,10 +296,8 @@ async def test_what_follows_a_request_is_read_once_its_answer_is_taken(port: Por
 
 async def test_callers_who_leave_answers_unread_end_before_they_fill_memory() -> None:
     connections = Connections(64, most_bytes=80 << 20)
-    server = HttpServer([Route("/v2/large", large), *health_routes(list)], connections=connections)
-    port = Port(server, await server.start("127.0.0.1", 0), {})
-    held = [await asyncio.open_connection("127.0.0.1", port.port, limit=1) for _ in range(8)]
-    try:
+    async with serving(Route("/v2/large", large), connections=connections) as port:
+        held = [await asyncio.open_connection("127.0.0.1", port.port, limit=1) for _ in range(8)]
         for _, writer in held:
             writer.write(b"GET /v2/large HTTP/1.1\r\n\r\n")
         for reader, _ in held:
@@ -287,10 +307,8 @@ async def test_callers_who_leave_answers_unread_end_before_they_fill_memory() ->
         assert (await port.get("/healthz"))[0] == 200
         whole = [reader for reader, _ in held if await is_whole(reader, 32 << 20)]
         assert 1 <= len(whole) <= 3
-    finally:
         for _, writer in held:
             writer.transport.abort()
-        await server.stop()
 
 
 async def is_whole(reader: asyncio.StreamReader, size: int) -> bool:
@@ -377,47 +395,25 @@ async def test_answers_that_nobody_takes_give_way(port: Port) -> None:
 
 
 async def test_pages_that_hang_leave_probes_alone() -> None:
-    arrived = asyncio.Semaphore(0)
-
-    async def hanging(_: Request) -> Response:
-        arrived.release()
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    routes = [Route("/hangs", hanging), Route("/page", shown), *health_routes(list)]
-    server_ = HttpServer(routes, limits=HttpLimits(max_connections=4))
-    port = Port(server_, await server_.start("127.0.0.1", 0), {})
-    try:
+    page, limits = Hanging(), HttpLimits(max_connections=4)
+    async with serving(page.route, Route("/page", shown), limits=limits) as port:
         stuck = [asyncio.create_task(port.get("/hangs")) for _ in range(2)]
         for _ in stuck:
-            await asyncio.wait_for(arrived.acquire(), 60)
+            await asyncio.wait_for(page.arrived.acquire(), 60)
 
         assert (await port.get("/healthz"))[0] == 200
         assert (await port.get("/page"))[0] == 503
-    finally:
-        await server_.stop(grace_seconds=0.0)
+        await port.server.stop(grace_seconds=0.0)
         await asyncio.gather(*stuck, return_exceptions=True)
 
 
 async def test_a_page_that_takes_too_long_says_so() -> None:
-    ended = asyncio.Event()
-
-    async def hanging(_: Request) -> Response:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-        raise AssertionError
-
-    server_ = HttpServer([Route("/hangs", hanging)], limits=HttpLimits(page_seconds=0.0))
-    port = Port(server_, await server_.start("127.0.0.1", 0), {})
-    try:
+    page = Hanging()
+    async with serving(page.route, limits=HttpLimits(page_seconds=0.0)) as port:
         status, _, body = await port.get("/hangs")
-    finally:
-        await server_.stop()
 
     assert (status, body) == (503, b"this page took too long; try again\n")
-    assert ended.is_set()
+    assert page.ended.is_set()
 
 
 @limited(request_seconds=600)
@@ -440,11 +436,7 @@ async def closed(reader: asyncio.StreamReader) -> Any:
 
 @pytest.mark.parametrize(
     "endless",
-    [
-        b"0\r\nA: ",
-        b"0\r\n" + b"A: b\r\n" * 100,
-        b"1;",
-    ],
+    [b"0\r\nA: ", b"0\r\n" + b"A: b\r\n" * 100, b"1;"],
     ids=["trailer", "trailers", "chunk extension"],
 )
 async def test_what_is_no_body_ends_within_the_limit_of_a_head(port: Port, endless: bytes) -> None:
@@ -475,26 +467,14 @@ async def test_a_large_body_has_more_time_than_a_small_one(port: Port) -> None:
 
 
 async def test_a_page_ends_when_its_caller_leaves() -> None:
-    began, ended_ = asyncio.Event(), asyncio.Event()
-
-    async def hanging(_: Request) -> Response:
-        began.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended_.set()
-        raise AssertionError
-
-    server = HttpServer([Route("/hangs", hanging)])
-    _, writer = await asyncio.open_connection("127.0.0.1", await server.start("127.0.0.1", 0))
-    try:
+    page = Hanging()
+    async with serving(page.route) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port.port)
         writer.write(b"GET /hangs HTTP/1.1\r\n\r\n")
-        await asyncio.wait_for(began.wait(), 60)
+        await asyncio.wait_for(page.arrived.acquire(), 60)
         writer.close()
 
-        await asyncio.wait_for(ended_.wait(), 60)
-    finally:
-        await server.stop()
+        await asyncio.wait_for(page.ended.wait(), 60)
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:

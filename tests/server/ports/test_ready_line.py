@@ -1,7 +1,3 @@
-"""Calls that the server proposes when it is ready: lines for a shell of this machine."""
-
-from __future__ import annotations
-
 import io
 import json
 import logging

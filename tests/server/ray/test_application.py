@@ -1,7 +1,3 @@
-"""The configuration for ``serve deploy``: what it says, and what it does not let through."""
-
-from __future__ import annotations
-
 import pytest
 import yaml
 

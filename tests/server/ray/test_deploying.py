@@ -1,7 +1,3 @@
-"""How many nodes ``braid ray deploy`` asks for where that is not said."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

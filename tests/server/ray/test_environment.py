@@ -1,5 +1,3 @@
-"""Variables of Ray's processes: what is missing is named, what an operator set stays."""
-
 import pytest
 from pydantic import ByteSize
 

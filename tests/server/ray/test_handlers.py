@@ -1,7 +1,5 @@
 """Braid's handlers on a server that somebody else made, as Ray Serve's is."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,5 +1,3 @@
-"""What braid-haproxy changes in the configuration that Ray Serve wrote."""
-
 import subprocess
 from pathlib import Path
 

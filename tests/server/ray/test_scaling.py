@@ -1,5 +1,3 @@
-"""Numbers of nodes that the policy asks for, and what the meter of one node tells."""
-
 from dataclasses import dataclass, field
 
 import pytest

@@ -1,5 +1,3 @@
-"""``braid ray`` where Ray is not installed."""
-
 import sys
 
 import pytest

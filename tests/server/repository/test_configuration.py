@@ -1,7 +1,3 @@
-"""config.pbtxt: what is offered is read, the rest is refused by name."""
-
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,3 @@
-"""Looks at a repository: what counts, what is passed over, what gets a line."""
-
-from __future__ import annotations
-
 import io
 import os
 import zipfile

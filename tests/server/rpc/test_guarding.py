@@ -1,10 +1,7 @@
-"""What stands between gRPC and the servicers: callers that leave, messages that are none."""
-
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -15,6 +12,7 @@ from grpc._cython.cygrpc import ExecuteBatchError
 from braid.server.inference.call_memory import CallMemory, MemoryLimits
 from braid.server.observability.logs import Seldom
 from braid.server.rpc.guarding import GRPC_LOG, SMALL_BYTES, filter_grpc_log, guarded
+from tests.clock import until_true
 
 
 def memory() -> CallMemory:
@@ -82,6 +80,10 @@ class OneAnswer:
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         self.done.append(callback)
 
+    def end(self) -> None:
+        for callback in self.done:
+            callback(None)
+
 
 async def test_a_method_of_large_answers_waits_while_earlier_ones_are_not_read() -> None:
     held, asked = memory(), 0
@@ -95,6 +97,7 @@ async def test_a_method_of_large_answers_waits_while_earlier_ones_are_not_read()
     handler: Any = guarded(method, "/a/b", held)
     calls = [OneAnswer() for _ in range(4)]
     await handler.unary_unary(b"", calls[0])  # says how large they are
+    calls[0].end()
     await handler.unary_unary(b"", calls[1])
     assert held.held_bytes == held.unread_bytes > SMALL_BYTES
     waiting = [asyncio.ensure_future(handler.unary_unary(b"", call)) for call in calls[2:]]
@@ -103,9 +106,8 @@ async def test_a_method_of_large_answers_waits_while_earlier_ones_are_not_read()
     assert asked == 2
 
     for call in calls[1:]:
-        for end in call.done:
-            end(None)
-        await asyncio.sleep(0)
+        await until_true(partial(getattr, call, "done"))
+        call.end()
 
     await asyncio.gather(*waiting)
     assert asked == 4

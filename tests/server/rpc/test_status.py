@@ -1,7 +1,3 @@
-"""Errors on the wire: a real grpc.aio server and client."""
-
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,7 +1,4 @@
-"""Messages of too many parts are refused before objects are made of them, all others are read."""
-
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -95,24 +92,25 @@ def test_a_number_without_an_end_is_left_to_protobuf() -> None:
     assert reading.read == [len(data)]
 
 
-def messages_of(parts: int) -> dict[str, Message]:
-    """Messages with as many parts beside the long id, by what these are."""
-    nested = (parts - 1) // 3
-    return {
-        "inputs": Request(inputs=[{}] * parts),
-        "names of inputs": Request(inputs=[{"name": "x"}] * (parts // 2)),
-        "outputs and their parameters": Request(
-            outputs=[{"parameters": {str(n): service_pb2.InferParameter() for n in range(nested)}}]
-        ),
-        "contents": Request(raw_input_contents=[b""] * parts),
-        "a shape": Request(inputs=[{"shape": [1] * (parts - 2)}]),
-    }
+def parameters(count: int) -> dict[str, Any]:
+    return {str(n): service_pb2.InferParameter() for n in range(count)}
 
 
-@pytest.mark.parametrize("what", messages_of(0))
-def test_as_many_parts_as_may_be_are_read(what: str) -> None:
-    last = messages_of(MAX_PARTS - 4)[what]
-    more = messages_of(MAX_PARTS + 4)[what]
+MESSAGES: Mapping[str, Callable[[int], Message]] = {
+    "inputs": lambda parts: Request(inputs=[{}] * parts),
+    "names of inputs": lambda parts: Request(inputs=[{"name": "x"}] * (parts // 2)),
+    "outputs and their parameters": lambda parts: Request(
+        outputs=[{"parameters": parameters((parts - 1) // 3)}]
+    ),
+    "contents": lambda parts: Request(raw_input_contents=[b""] * parts),
+    "a shape": lambda parts: Request(inputs=[{"shape": [1] * (parts - 2)}]),
+}
+"""Messages with as many parts beside the long id, by what these are."""
+
+
+@pytest.mark.parametrize("make", MESSAGES.values(), ids=MESSAGES)
+def test_as_many_parts_as_may_be_are_read(make: Callable[[int], Message]) -> None:
+    last, more = make(MAX_PARTS - 4), make(MAX_PARTS + 4)
     for message in (last, more):
         message.MergeFrom(LONG_ID)
 

@@ -1,7 +1,3 @@
-"""What may listen where, what counts as a token, and how much a store takes."""
-
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Iterator

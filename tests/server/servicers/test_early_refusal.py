@@ -1,7 +1,3 @@
-"""While no model takes anything, inference is refused before its message is read."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import grpc

@@ -1,7 +1,3 @@
-"""Health by name: what is not registered any more is unknown, and leaves nothing behind."""
-
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace

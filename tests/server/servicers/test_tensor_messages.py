@@ -1,7 +1,5 @@
 """The hand-made reading and writing of ``braid.v1``'s tensors agrees with protobuf."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

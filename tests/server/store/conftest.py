@@ -1,7 +1,5 @@
 """A store on real files, with each kind of database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Databases of stores under test, and what lies in them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import shutil
@@ -59,6 +57,13 @@ def reopened(store: Store, limits: StoreLimits | None = None) -> Store:
     """The same store after a restart of its server."""
     store.close()
     return type(store).open(store.folder.root, limits, url_of(store))
+
+
+def files_in(root: Path) -> dict[str, bytes]:
+    """Contents of a store beside its database."""
+    folders = ("uploads", "artefacts", "samples")
+    found = (path for folder in folders for path in (root / folder).rglob("*"))
+    return {str(path.relative_to(root)): path.read_bytes() for path in found if path.is_file()}
 
 
 def execute(url: URL, *statements: str) -> list[Any]:

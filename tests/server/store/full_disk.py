@@ -1,7 +1,3 @@
-"""A disk that takes no writes, for stores under test."""
-
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager

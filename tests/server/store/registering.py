@@ -1,7 +1,3 @@
-"""Models registered in a store by tests."""
-
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from dataclasses import replace

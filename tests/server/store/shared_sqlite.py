@@ -1,7 +1,5 @@
 """A SQLite database that several stores of one test open, where it stands for a shared one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sqlalchemy import URL

@@ -1,7 +1,3 @@
-"""A server loads nothing that it has no use for yet, and nothing that only fleets need."""
-
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""A database that is missing, empty, another one or an older one costs no file of a model."""
-
-from __future__ import annotations
-
 import hashlib
 import logging
 import shutil
@@ -15,7 +11,7 @@ from braid.core.errors import StartupError
 from braid.server.cli.main import main
 from braid.server.store.database.opening import usual_url
 from braid.server.store.store import Store
-from tests.server.store.databases import SharedDatabases, reopened
+from tests.server.store.databases import SharedDatabases, files_in, reopened
 from tests.server.store.registering import import_done, receive, register
 
 ENDINGS = ("", "-wal", "-shm")
@@ -29,12 +25,6 @@ def root(tmp_path: Path) -> Path:
     register(store, "waiting", b"another model")
     store.close()
     return tmp_path / "store"
-
-
-def files_in(root: Path) -> dict[str, bytes]:
-    folders = ("uploads", "artefacts", "samples")
-    found = (path for folder in folders for path in (root / folder).rglob("*"))
-    return {str(path.relative_to(root)): path.read_bytes() for path in found if path.is_file()}
 
 
 def sha256_of(content: bytes) -> str:

@@ -1,7 +1,3 @@
-"""Schedules and measurements of a store."""
-
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
@@ -20,8 +16,6 @@ from braid.server.store.store import Store
 from tests.compiler.results import graph, schedule
 from tests.server.store.databases import execute, reopened
 from tests.server.store.registering import register
-
-# Schedules and measurements.
 
 
 def test_keys_without_an_accepted_error_are_what_they_were_before_there_was_one() -> None:

@@ -1,7 +1,5 @@
 """What stops to serve when a new version begins to, as one change: no crash can lie between."""
 
-from __future__ import annotations
-
 import pytest
 
 from braid.server.fleet.tables import claims

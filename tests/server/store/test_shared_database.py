@@ -1,7 +1,5 @@
 """A database that several servers share: at the same time, away, full, hanging."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import signal
@@ -39,7 +37,9 @@ from tests.server.store.registering import end, receive, register
 
 @pytest.fixture
 def shared_store(shared_database: URL, tmp_path: Path) -> Iterator[FleetStore]:
+    """A store with one measurement, of a microsecond."""
     store = FleetStore.open(tmp_path / "store", database=shared_database, node="here")
+    store.put_latencies("cpu", {"s": StageLatency(1.0, 0.1, 5)})
     yield store
     store.close()
 
@@ -120,7 +120,6 @@ def test_the_same_bytes_sent_to_two_servers_at_once_are_one_version_and_one_job(
 
 @pytest.mark.usefixtures("_slow_machine")
 def test_changes_that_rest_on_what_they_read_lose_nothing(shared_store: FleetStore) -> None:
-    shared_store.put_latencies("cpu", {"s": StageLatency(1.0, 0.1, 5)})
     databases = [patient(url_of(shared_store), Limits()) for _ in range(4)]
 
     def add(database: Database) -> None:
@@ -186,7 +185,6 @@ def until_answers(store: FleetStore) -> None:
 def test_a_restart_of_the_database_within_a_transaction_loses_and_doubles_nothing(
     shared_store: FleetStore, shared_databases: SharedDatabases
 ) -> None:
-    shared_store.put_latencies("cpu", {"s": StageLatency(1.0, 0.1, 5)})
     tries = []
 
     def change(connection: Connection) -> None:
@@ -207,7 +205,6 @@ def test_a_connection_lost_after_a_long_pause_is_made_again(
     shared_store: FleetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "REPEAT_SECONDS", 0.0)
-    shared_store.put_latencies("cpu", {"s": StageLatency(1.0, 0.1, 5)})
     tries = []
 
     def change(connection: Connection) -> None:
@@ -224,7 +221,6 @@ def test_a_connection_lost_after_a_long_pause_is_made_again(
 
 
 def test_a_connection_lost_at_the_commit_is_not_tried_again(shared_store: FleetStore) -> None:
-    shared_store.put_latencies("cpu", {"s": StageLatency(1.0, 0.1, 5)})
     tries = []
 
     def change(connection: Connection) -> None:
@@ -340,7 +336,6 @@ def test_a_writer_that_stands_still_keeps_its_locks_only_for_a_while(
     shared_store: FleetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "REPEAT_SECONDS", 0.5)  # it stands still for longer
-    shared_store.put_latencies("cpu", {"s": StageLatency(1.0, 0.1, 5)})
     paused, others = patient(url_of(shared_store), Limits(idle=1)), threading.Event()
     tries = []
 
@@ -366,7 +361,6 @@ def test_a_conflict_after_a_long_pause_is_tried_again(
     shared_store: FleetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "REPEAT_SECONDS", 0.0)
-    shared_store.put_latencies("cpu", {"s": StageLatency(1.0, 0.1, 5)})
     other, tries = patient(url_of(shared_store), Limits()), []
 
     def change(connection: Connection) -> None:

@@ -1,7 +1,3 @@
-"""The store on real files: what survives, what is swept, who is refused."""
-
-from __future__ import annotations
-
 import multiprocessing
 import os
 from multiprocessing.connection import Connection

@@ -3,8 +3,6 @@
 Hypothesis drives a real store and a model of it in plain Python.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import tempfile

@@ -1,7 +1,3 @@
-"""Uploads on real files: what is kept, what is refused."""
-
-from __future__ import annotations
-
 import asyncio
 import errno
 import hashlib
@@ -20,8 +16,6 @@ from braid.core.errors import (
 from braid.server.store.records import JobStatus
 from braid.server.store.store import Store
 from tests.server.store.registering import end, import_done, register
-
-# Uploads.
 
 
 async def send(store: Store, chunks: Sequence[bytes], digest: str, limit_bytes: int) -> None:

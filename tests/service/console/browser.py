@@ -1,7 +1,5 @@
 """A real Chromium, driven over the DevTools protocol: as little of it as the tests need."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

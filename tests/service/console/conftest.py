@@ -1,7 +1,5 @@
 """One Chromium for the tests of a file, whose own console stays empty."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

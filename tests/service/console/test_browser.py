@@ -3,8 +3,6 @@
 BRAID_SCREENSHOTS=FOLDER keeps pictures of the pages; docs/images holds those of a real model.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 axe-core is an npm package, which `make setup` installs into the virtual environment.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A real Chromium registers files and tries models: images, JSON, refusals."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

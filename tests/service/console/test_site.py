@@ -1,7 +1,5 @@
 """The console without a browser: paths, escaping, who may change things, headers."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

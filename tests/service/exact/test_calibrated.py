@@ -1,7 +1,5 @@
 """What the reference of calibrated networks tells apart: answers by other grids, units, biases."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

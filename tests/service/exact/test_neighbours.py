@@ -1,7 +1,5 @@
 """A row's answer beside other rows of its batch, and what numbers outside the usual give."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Random requests to random networks in each precision equal plain arithmetic in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,15 +1,16 @@
 """One server for all tests of the protocol, with models of several datatypes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
+from tritonclient.grpc import service_pb2_grpc
 
 from tests.models import strings
 from tests.models.small import choosing, doubling, small_cnn, two_inputs
@@ -55,6 +56,12 @@ def oip_server(
     server = ServerProcess(store, BRAID_SYSTEM_SHARED_MEMORY="true").start()
     with serving(server, model_files, "sequential"):
         yield server
+
+
+@pytest.fixture
+def stub(oip_server: ServerProcess) -> Iterator[Any]:
+    with grpc.insecure_channel(oip_server.address) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
 def ramp(rows: int, columns: int = 3) -> np.ndarray:

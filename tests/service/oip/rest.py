@@ -1,7 +1,5 @@
 """Requests over HTTP, made by hand: what a client library would not send."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from http.client import HTTPConnection

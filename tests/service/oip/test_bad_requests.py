@@ -1,7 +1,5 @@
 """What callers get wrong with shared memory, streams and versions; see tests/attack, too."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -20,12 +18,6 @@ from tests.service.server_process import ServerProcess
 Request = service_pb2.ModelInferRequest
 Tensor = Request.InferInputTensor
 X = ramp(1).tobytes()
-
-
-@pytest.fixture
-def stub(oip_server: ServerProcess) -> Iterator[Any]:
-    with grpc.insecure_channel(oip_server.address) as channel:
-        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
 def x(**changes: Any) -> Any:

@@ -1,7 +1,3 @@
-"""Bad requests over HTTP: the right status, an error in JSON, and nothing held."""
-
-from __future__ import annotations
-
 import json
 import socket
 

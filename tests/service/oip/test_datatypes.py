@@ -1,27 +1,15 @@
-"""Raw and typed contents, every datatype, classification: values come back as they should."""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import Any
 
-import grpc
 import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as http
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from braid.core.pieces import finished
 from braid.server.servicers.oip.contents import raw_bytes
 from tests.service.server_process import ServerProcess
-
-
-@pytest.fixture
-def stub(oip_server: ServerProcess) -> Iterator[Any]:
-    with grpc.insecure_channel(oip_server.address) as channel:
-        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ The table below names each method once; a method that a newer client adds, sync 
 test.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import queue

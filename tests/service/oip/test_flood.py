@@ -1,7 +1,3 @@
-"""One client that sends more than can be answered."""
-
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from typing import Any

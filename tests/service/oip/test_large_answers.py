@@ -1,7 +1,5 @@
 """Large tensors as JSON: as in binary, never there as text, and read as slowly as need be."""
 
-from __future__ import annotations
-
 import gzip
 import http.client
 import json

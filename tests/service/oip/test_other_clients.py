@@ -1,7 +1,5 @@
 """Clients that bring messages of their own: server reflection, kserve's and Triton's."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

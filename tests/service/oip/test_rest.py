@@ -1,7 +1,5 @@
 """The protocol over HTTP: Triton's own client, sync and aio, and the same answers as over gRPC."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

@@ -1,7 +1,3 @@
-"""Strings through every door: a model's inputs and outputs of datatype BYTES."""
-
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Nodes that share files: each with a store folder of its own, all with one database and place."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

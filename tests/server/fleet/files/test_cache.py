@@ -1,7 +1,3 @@
-"""The store's folder as a cache: bounded, but what is in use stays whatever it takes."""
-
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

@@ -1,7 +1,3 @@
-"""Keys of an object store in a file of their own."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -25,22 +21,25 @@ def test_a_file_has_a_variable_a_line(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("content", ["sesame", "AWS_ACCESS_KEY_ID=a\nsesame=open", "PATH=sesame"])
-def test_a_wrong_line_is_named_and_not_repeated(tmp_path: Path, content: str) -> None:
+WRONG_LINE = r"s3\.env, line \d: give AWS_ACCESS_KEY_ID="
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("sesame", WRONG_LINE),
+        ("AWS_ACCESS_KEY_ID=a\nsesame=open", WRONG_LINE),
+        ("PATH=sesame", WRONG_LINE),
+        ("AWS_SECRET_KEY_OF_MINE=sesame\n", "cannot be used"),
+    ],
+)
+def test_what_is_wrong_is_named_in_one_line_and_not_repeated(
+    tmp_path: Path, content: str, message: str
+) -> None:
     file = tmp_path / "s3.env"
     file.write_text(content)
 
-    with pytest.raises(StartupError, match=r"s3\.env, line \d: give AWS_ACCESS_KEY_ID=") as caught:
-        open_place("s3://bucket/x", file)
-
-    assert "sesame" not in str(caught.value)
-
-
-def test_an_unknown_variable_ends_the_start_with_one_line(tmp_path: Path) -> None:
-    file = tmp_path / "s3.env"
-    file.write_text("AWS_SECRET_KEY_OF_MINE=sesame\n")
-
-    with pytest.raises(StartupError, match="cannot be used") as caught:
+    with pytest.raises(StartupError, match=message) as caught:
         open_place("s3://bucket/x", file)
 
     assert "sesame" not in str(caught.value)

@@ -1,7 +1,5 @@
 """Files that several servers share: what one puts the others get, whole or not at all."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""Artefacts as one file each: equal folders make equal files, and no file writes elsewhere."""
-
-from __future__ import annotations
-
 import io
 import os
 import tarfile

@@ -1,7 +1,5 @@
 """A sweep removes what no row needs, and never what any server uses or puts, however slow."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Coroutine, Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ Each server's put and sweep is cut into its steps, between which all others may 
 slept there for longer than any grace time. Beside the rows stands what really lies in the place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

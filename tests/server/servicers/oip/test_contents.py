@@ -1,7 +1,3 @@
-"""Typed contents and classes: converted in pieces, as if it were done at once."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,3 @@
-"""What a Triton configuration asks for, as the server understands it."""
-
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,3 @@
-"""TraceSetting decides which requests are traced."""
-
-from __future__ import annotations
-
 import pytest
 from tritonclient.grpc import service_pb2
 

@@ -1,7 +1,5 @@
 """The hand-made reading and writing of tensor messages agrees with protobuf, whatever comes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,3 @@
-"""JSON of any form: read as Python reads it, or refused before objects are made of it."""
-
-from __future__ import annotations
-
 import json
 import random
 import tracemalloc

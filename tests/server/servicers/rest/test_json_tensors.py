@@ -1,7 +1,3 @@
-"""Tensors as JSON, in pieces: what is read back is bit by bit what was written."""
-
-from __future__ import annotations
-
 import json
 from typing import Any
 

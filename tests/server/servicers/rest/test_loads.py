@@ -1,7 +1,3 @@
-"""Files in the JSON of a load: base64 of any size, in pieces."""
-
-from __future__ import annotations
-
 import base64
 import random
 from typing import Any
