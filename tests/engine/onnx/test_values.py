@@ -3,8 +3,6 @@
 Each row has values at the ends of what the operator takes, and values beyond.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

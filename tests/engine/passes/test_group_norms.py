@@ -1,7 +1,5 @@
 """Group norms as exporters write them become one unit with the same numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 from braid.core.graph import OpGraph

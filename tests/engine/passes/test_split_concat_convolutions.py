@@ -1,7 +1,5 @@
 """Convolutions of concatenations, part by part."""
 
-from __future__ import annotations
-
 import pytest
 
 from braid.engine.passes.fusion import convolve_parts, fuse_epilogues
