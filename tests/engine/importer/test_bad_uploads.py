@@ -1,7 +1,5 @@
 """Bad uploads of both formats: refused with the reason, and nothing of them runs or stays."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from collections.abc import Callable
