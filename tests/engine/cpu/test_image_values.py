@@ -1,7 +1,5 @@
 """Which values lie as images: those that a unit of another kind than elementwise has to do with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import given, settings
