@@ -7,8 +7,6 @@ A fixture's teardown does not run when pytest is killed, and servers start sessi
 Imports the standard library only, as the program has to start within milliseconds.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Time in tests: a clock that is set, and waiting for what another process does."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

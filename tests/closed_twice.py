@@ -3,8 +3,6 @@
 environment ──LD_PRELOAD──> a process, and what it starts ──> lines "PID NUMBER" ──> faults
 """
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

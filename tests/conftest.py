@@ -4,8 +4,6 @@ What they start ends with them. Of several pytest processes (``pytest -n 2``) ea
 files, and one takes all files that share a server.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

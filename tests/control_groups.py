@@ -1,7 +1,5 @@
 """Control groups of this machine with a quota of CPU time, for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Event loops that a front end may run in, for tests of what depends on them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 

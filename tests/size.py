@@ -3,8 +3,6 @@
 Neither generated code nor links are counted. A room over its budget fails, or one without.
 """
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from collections import Counter
