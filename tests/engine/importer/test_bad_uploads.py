@@ -114,10 +114,6 @@ def test_sample_inputs_of_any_class_are_never_loaded(
     assert not marker.exists()
 
 
-def test_the_file_the_attacks_are_made_of_is_sound(tmp_path: Path, folder: Path) -> None:
-    read(packed(sound(folder)), tmp_path)
-
-
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     with pytest.raises(ModelImportError, match="times its size"):
         read(bomb(), tmp_path)
