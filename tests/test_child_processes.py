@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import psutil
 import pytest
@@ -30,24 +31,31 @@ start = partial(subprocess.Popen, stdout=subprocess.PIPE, text=True, start_new_s
 _BENCHMARKS = "from benchmarks.load.children import running as start"
 
 
+_NUMBERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+
+
 @pytest.mark.parametrize("starts", [_TESTS, _BENCHMARKS], ids=["tests", "benchmarks"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_servers_and_their_workers_end_with_the_run_that_is_killed(
-    number: signal.Signals, starts: str
-) -> None:
+def test_servers_and_their_workers_end_with_the_run_that_is_killed(starts: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    with subprocess.Popen(
-        [sys.executable, "-c", _RUN.format(starts=starts)],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as run:
-        assert run.stdout is not None
-        started = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
-        assert len(started) == 2
-        run.send_signal(number)
+    with ExitStack() as stack:
+        runs = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", _RUN.format(starts=starts)],
+                    cwd=ROOT,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+            for _ in _NUMBERS
+        ]
+        lines = [run.stdout.readline() for run in runs if run.stdout is not None]
+        started = [psutil.Process(int(pid)) for line in lines for pid in line.split()]
+        assert len(started) == 2 * len(_NUMBERS)
+        for run, number in zip(runs, _NUMBERS, strict=True):
+            run.send_signal(number)
         _, alive = psutil.wait_procs(started, timeout=60)
 
     assert alive == []

@@ -1,7 +1,5 @@
 """Timelines as pictures: what stands in the SVG is what the schedule says."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from xml.etree import ElementTree

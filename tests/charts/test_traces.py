@@ -1,7 +1,5 @@
 """Schedules as traces, and the difference of two."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import defaultdict

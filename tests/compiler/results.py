@@ -1,7 +1,5 @@
 """Schedules and graphs for tests that store them."""
 
-from __future__ import annotations
-
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Schedule, ScheduleKey, Stage

@@ -1,7 +1,5 @@
 """The worker that registrations measure in: there when it is needed, and gone when it is not."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Which way of running a model serves, given what each one showed."""
 
-from __future__ import annotations
-
 import math
 from statistics import median
 

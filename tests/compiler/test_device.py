@@ -1,7 +1,5 @@
 """Stages that a device measures, with a worker that answers as it is told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

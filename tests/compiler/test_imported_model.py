@@ -1,7 +1,5 @@
 """Shapes that a registration asks for, and what is said of those that cannot be meant."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Kernels are chosen by measurement, once for each signature and device."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The planner as a real child process, with a fake device."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """Progress and remaining time of a job, against how long its phases really took."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Schedules and measurements as files: what is damaged is missing, and what is stored stays."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

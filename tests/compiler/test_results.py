@@ -1,7 +1,5 @@
 """Marks on stored schedules."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

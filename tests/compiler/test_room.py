@@ -1,7 +1,5 @@
 """braid.compiler stands below the server: it can be read, loaded and used without it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Answers to a planner's questions: from the cache, or measured and kept."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

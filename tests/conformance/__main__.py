@@ -3,8 +3,6 @@
 python -m tests.conformance [--kinds node,simple] [--match TEXT] [--processes 2] [--write]
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

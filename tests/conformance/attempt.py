@@ -1,7 +1,5 @@
 """One case: imported as an upload is, run in parts or whole, compared with what onnx expects."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The cases: node cases from the package's generators, the others from the files it ships."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """docs/onnx-operators.md: what the table covers and how it does in onnx's own backend tests."""
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

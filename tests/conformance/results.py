@@ -1,7 +1,5 @@
 """Verdicts on cases; JSON beside the document that shows them has those that did not pass."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

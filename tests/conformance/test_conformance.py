@@ -1,7 +1,5 @@
 """onnx's own backend tests: the kept results are what the engine gives, and are documented."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

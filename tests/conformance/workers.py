@@ -1,15 +1,16 @@
 """Worker processes that run cases, so that a crash or a hang costs one case and nothing else.
 
-parent ──Case──> worker: attempt(case) ──Result──> parent
+thread of the parent ──Case──> process: attempt(case) ──Result──> thread
 """
-
-from __future__ import annotations
 
 import multiprocessing
 import resource
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, wait
-from time import monotonic
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from queue import SimpleQueue
+from typing import Any
 
 from tests.conformance.cases import Case
 from tests.conformance.results import Result, Verdict
@@ -20,81 +21,65 @@ _spawn = multiprocessing.get_context("spawn")  # a fork of a process with thread
 
 
 class _Worker:
-    """A process, its pipe, and the case it is at."""
+    """A process, and another one after it has died or hung."""
 
     def __init__(self) -> None:
-        self.pipe, theirs = _spawn.Pipe()
-        self.process = _spawn.Process(target=_serve, args=(theirs,), daemon=True)
-        self.process.start()
-        theirs.close()
-        self.index = -1
-        self.started = 0.0
+        self._start()
 
-    def begin(self, index: int, case: Case) -> None:
-        self.index, self.started = index, monotonic()
-        self.pipe.send(case)
+    def _start(self) -> None:
+        self._process = ProcessPoolExecutor(1, _spawn, _limit_memory)
+
+    def result_of(self, case: Case) -> Result:
+        try:
+            return self._process.submit(_attempt, case).result(CASE_SECONDS)
+        except BrokenProcessPool:
+            reason = "the worker process died"
+        except TimeoutError:
+            reason = f"no result after {CASE_SECONDS:.0f} s"
+        self.end()
+        self._start()
+        return Result(case.name, case.kind, case.operator, Verdict.FAILED, reason)
 
     def end(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
+        for process in [*(self._process._processes or {}).values()]:
+            process.kill()
+        self._process.shutdown()
 
 
 def run_cases(
     cases: Sequence[Case], processes: int, on_result: Callable[[Result], None]
 ) -> list[Result]:
-    results: dict[int, Result] = {}
-    todo = list(reversed(range(len(cases))))
-    workers: list[_Worker] = []
-    while len(results) < len(cases):
-        while todo and len(workers) < processes:
-            worker = _Worker()
-            index = todo.pop()
-            worker.begin(index, cases[index])
-            workers.append(worker)
-        ready = wait([worker.pipe for worker in workers], timeout=1.0)
-        for worker in list(workers):
-            result = _heard(worker, cases[worker.index], worker.pipe in ready)
-            if result is None:
-                continue
-            results[worker.index] = result
-            on_result(result)
-            alive = worker.process.is_alive() and result.reason not in (_DIED, _HUNG)
-            if alive and todo:
-                index = todo.pop()
-                worker.begin(index, cases[index])
-            else:
-                worker.end()
-                workers.remove(worker)
-    return [results[index] for index in range(len(cases))]
+    idle: SimpleQueue[_Worker] = SimpleQueue()
+    for _ in range(processes):
+        idle.put(_Worker())
+
+    def run(case: Case) -> Result:
+        worker = idle.get()
+        result = worker.result_of(case)
+        idle.put(worker)
+        on_result(result)
+        return result
+
+    with ThreadPoolExecutor(processes) as threads:
+        results = list(threads.map(run, cases))
+    for _ in range(processes):
+        idle.get().end()
+    return results
 
 
-_DIED, _HUNG = "the worker process died", f"no result after {CASE_SECONDS:.0f} s"
-
-
-def _heard(worker: _Worker, case: Case, ready: bool) -> Result | None:
-    """What is known of a worker's case now."""
-    reason = ""
-    if ready:
-        try:
-            result: Result = worker.pipe.recv()
-        except EOFError:
-            reason = _DIED
-        else:
-            return result
-    elif monotonic() - worker.started > CASE_SECONDS:
-        reason = _HUNG
-    if not reason:
-        return None
-    return Result(case.name, case.kind, case.operator, Verdict.FAILED, reason)
-
-
-def _serve(pipe: Connection) -> None:
+def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from braid.engine.cpu.executor import CpuExecutor
+
+
+def _attempt(case: Case) -> Result:
     from tests.conformance.attempt import attempt
 
-    executor = CpuExecutor(threads=1)
-    while True:
-        pipe.send(attempt(pipe.recv(), executor))
+    return attempt(case, _executor())
+
+
+@cache
+def _executor() -> Any:
+    from braid.engine.cpu.executor import CpuExecutor
+
+    return CpuExecutor(threads=1)

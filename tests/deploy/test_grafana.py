@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from braid.server.fleet.metrics import FileMetrics, FollowMetrics, NodeMetrics
-from braid.server.observability.metrics import Metrics
+from braid.server.observability.metrics import Metrics, tell_build
 from tests.deploy.places import DEPLOY
 
 FLEET = "fleet.json"  # series that servers have where they share a database
@@ -33,6 +33,7 @@ def known_series() -> set[str]:
     names, registry = set(), Metrics().registry
     for series in (NodeMetrics, FollowMetrics, FileMetrics):
         series(registry)
+    tell_build(registry)
     for family in registry.collect():
         suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}
         names |= {family.name + suffix for suffix in suffixes.get(family.type, [""])}

@@ -1,7 +1,5 @@
 """Blocks of real networks, drawn here, and the paper's graphs where they are at hand."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

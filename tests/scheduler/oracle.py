@@ -1,7 +1,5 @@
 """Graphs, costs and a brute force that shares no code with the planners."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The abstract benchmark: its graphs and its device."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Branches of drawn graphs."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """IOS, Table 1."""
 
-from __future__ import annotations
-
 import pytest
 
 from braid.scheduler.cost import OperatorLatencies

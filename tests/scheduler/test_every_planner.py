@@ -1,7 +1,5 @@
 """Every planner: its options as text, its plans, the portfolio of all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Exact schedules, against all others and against their bounds."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The worked example of LIOS: figure 3, Table III, figure 6."""
 
-from __future__ import annotations
-
 import pytest
 
 from braid.scheduler.cost import OperatorLatencies

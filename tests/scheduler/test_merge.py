@@ -1,7 +1,5 @@
 """Operator merge: candidates from the engine's rule, latency from the engine's cost."""
 
-from __future__ import annotations
-
 import pytest
 
 from braid.core.measurement import DeviceFacts, StageOverheads

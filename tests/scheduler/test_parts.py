@@ -1,7 +1,5 @@
 """Plans of regions, branches and rows, from a table of what parts take."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf

@@ -1,7 +1,5 @@
 """Regions of a graph, and the cheapest path through them, against trying everything."""
 
-from __future__ import annotations
-
 import random
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Opara and Nimble against the numbers of the Opara paper, and against networkx."""
 
-from __future__ import annotations
-
 import networkx as nx
 import pytest
 

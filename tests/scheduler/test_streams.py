@@ -1,7 +1,5 @@
 """Streams, waits and barriers: lowered stages, waves, what may be left out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

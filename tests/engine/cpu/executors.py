@@ -1,7 +1,5 @@
 """Executors of a CPU, closed when the test or module that uses one has ended; programs for them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -22,6 +20,16 @@ from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import specialise, static_inputs
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
+
+
+@pytest.fixture(autouse=True)
+def repeatable() -> Iterator[None]:
+    """In folders whose conftest.py imports it: equal random numbers, no gradients, own threads."""
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    with torch.inference_mode():
+        yield
+    torch.set_num_threads(threads)
 
 
 def executor_of(scope: Literal["module", "function"] = "module", **options: Any) -> Any:
@@ -64,11 +72,9 @@ def answered(
 
 @pytest.fixture(params=[0, 1, 2], ids=["4 lanes", "8 lanes", "16 lanes"])
 def vector_width(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The part in C with vectors of this width at most; the same random numbers in each test."""
+    """The part in C with vectors of this width at most."""
     native = find_native()
     assert native is not None
     native.braid_limit_vectors(request.param)
-    torch.manual_seed(0)
-    with torch.inference_mode():
-        yield
+    yield
     native.braid_limit_vectors(2)

@@ -1,7 +1,5 @@
 """Measurements on the CPU as a worker asks for them."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -9,8 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from braid.core.graph import Literal, Operator, OpGraph
-from braid.core.tensor import TensorType
+from braid.core.graph import OpGraph
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.stage_timer import LONG_US, SCALING
@@ -18,19 +15,13 @@ from braid.engine.device import AskedStage, FinishedRun, Tensors
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.threads import usable_cpus
 from braid.engine.runtime.yielding import no_pause
+from tests.engine.cpu.test_kernels import convolution_attributes, unit_graph
 from tests.engine.timing.running import finish
 
 
 def convolution(extent: int) -> tuple[OpGraph, dict[str, torch.Tensor]]:
-    attributes: dict[str, Literal] = {
-        "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False,
-        "output_padding": [0, 0], "groups": 1,
-    }  # fmt: skip
-    weight = torch.ones(64, 64, 3, 3)
-    spec = TensorType("FP32", (1, 64, extent, extent))
-    unit = Operator("y", "aten.convolution", ("x", "w", ""), ("y",), attributes)
-    constants = {"w": TensorType("FP32", (64, 64, 3, 3))}
-    return OpGraph("c", {"x": spec}, {"y": "y"}, constants, (unit,), {"y": spec}), {"w": weight}
+    operands = {"x": torch.empty(1, 64, extent, extent), "w": torch.ones(64, 64, 3, 3), "b": None}
+    return unit_graph("aten.convolution", operands, ["w"], convolution_attributes())
 
 
 @pytest.mark.parametrize(("extent", "is_long"), [(224, True), (8, False)])

@@ -3,8 +3,6 @@
 oneDNN emulates BF16 with AVX-512, so this runs on CPUs that do not offer it, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -69,15 +67,6 @@ def check(
     assert (got.dtype, got.shape) == (torch.bfloat16, wanted.shape)
     sums = 1e-5 * wanted.abs().max().item()  # in FP32
     torch.testing.assert_close(got.double(), wanted, rtol=STEP, atol=sums + 1e-6)
-
-
-@pytest.fixture(autouse=True)
-def fixed_seed_and_threads() -> object:
-    torch.manual_seed(0)
-    before = torch.get_num_threads()
-    with torch.inference_mode():
-        yield
-    torch.set_num_threads(before)
 
 
 @settings(max_examples=60, deadline=None)

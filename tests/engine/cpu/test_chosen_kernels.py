@@ -1,7 +1,5 @@
 """A unit on each of its kernels; a program on kernels that were chosen."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,9 +1,5 @@
 """Units without inputs: tensors too large to fold, made when they are needed."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import numpy as np
 import onnx
 import pytest
@@ -21,7 +17,7 @@ from braid.engine.program.program import Binding, bind
 from braid.engine.program.work import estimated_work_us
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
-from tests.engine.cpu.executors import in_lanes, on_kernels
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
 from tests.engine.cuda.graphs import RegistryKernels
 from tests.engine.cuda.recording import RecordingDriver, races
 from tests.engine.onnx.oracle import static_graph, through_onnxruntime
@@ -51,13 +47,7 @@ def constants() -> onnx.ModelProto:
     )
 
 
-@pytest.fixture
-def executor() -> Iterator[CpuExecutor]:
-    before = torch.get_num_threads()
-    executor = CpuExecutor(THREADS)
-    yield executor
-    executor.close()
-    torch.set_num_threads(before)
+executor = executor_of(threads=THREADS, scope="function")
 
 
 @pytest.mark.parametrize("precision", ["fp32", BF16])
@@ -82,16 +72,15 @@ def test_they_run_under_plans_of_one_stream_and_of_several(
 
 def test_they_are_captured_without_races_and_measured_as_others() -> None:
     inputs = {"x": torch.ones(1, EXTENT)}
-    with torch.inference_mode():
-        graph, tensors = static_graph(constants(), inputs)
-        program = bind(graph, tensors, Binding(RegistryKernels(), 1, PackedWeights()))
-        expected = interpret(graph, tensors, inputs)["y"]
-        found = plan(graph, UnitCost(), PlannerSettings.parse("greedy"), DeviceFacts()).plan
-        driver = RecordingDriver()
-        on_gpu = CudaExecutor(driver)
-        prepared = on_gpu.prepare(program, found)
-        y = on_gpu.run(prepared, inputs)["y"].clone()
-        on_gpu.close()
+    graph, tensors = static_graph(constants(), inputs)
+    program = bind(graph, tensors, Binding(RegistryKernels(), 1, PackedWeights()))
+    expected = interpret(graph, tensors, inputs)["y"]
+    found = plan(graph, UnitCost(), PlannerSettings.parse("greedy"), DeviceFacts()).plan
+    driver = RecordingDriver()
+    on_gpu = CudaExecutor(driver)
+    prepared = on_gpu.prepare(program, found)
+    y = on_gpu.run(prepared, inputs)["y"].clone()
+    on_gpu.close()
 
     assert not prepared.eager_because
     assert races(driver.captures[-1].operations) == []

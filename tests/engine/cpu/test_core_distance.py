@@ -1,7 +1,5 @@
 """Distances between cores: what is made of round trips that a machine gives, and the real ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations

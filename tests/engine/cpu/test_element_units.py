@@ -1,9 +1,7 @@
 """Elements of any type, tables, reductions and resizing outside the interpreter, against torch."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -24,20 +22,13 @@ from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret
 from tests.engine.cpu.executors import executor_of, on_kernels
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
-from tests.engine.cpu.test_native_units import ran
+from tests.engine.cpu.test_native_units import check, ran
 from tests.engine.passes.drawing import Drawing
 
 pytestmark = pytest.mark.skipif(find_native() is None, reason="the part in C was not built")
 
 TYPES = [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float32]
 MOVED = [*TYPES, torch.float16, torch.bfloat16, torch.float64, torch.int16]
-
-
-@pytest.fixture(autouse=True)
-def _seeded() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.inference_mode():
-        yield
 
 
 executor = executor_of(threads=2)
@@ -464,8 +455,4 @@ def test_random_chains(count: int, executor: CpuExecutor) -> None:
                     y, extents = draw.op("braid.expand", y, shape=list(wide)), wide
         graph, constants = draw.static(y)
         if graph.operators:
-            program = on_kernels(graph, constants, executor.threads)
-            inputs = {"x": torch.randn(shape)}
-            _, got = ran(program, executor, inputs)
-            for name, wanted in interpret(graph, constants, inputs).items():
-                torch.testing.assert_close(got[name], wanted, rtol=1e-5, atol=1e-5)
+            check(graph, constants, executor, 1e-5)

@@ -1,7 +1,5 @@
 """Which values lie as images: those that a unit of another kind than elementwise has to do with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import given, settings
@@ -51,10 +49,10 @@ def test_other_units_make_images_of_all_values_behind_elementwise_units(
     assert image_values(graph) == expected(graph)
 
 
-def test_a_chain_of_a_hundred_thousand_units_is_followed_to_its_beginning() -> None:
-    kinds = [ELEMENTWISE] * 100_000
+def test_a_chain_of_ten_thousand_units_is_followed_to_its_beginning() -> None:
+    kinds = [ELEMENTWISE] * 10_000
     reads = [(i, i) for i in range(len(kinds))]
 
     assert image_values(graph_of(kinds, reads)) == frozenset()
     kinds[-1] = OTHER
-    assert len(image_values(graph_of(kinds, reads))) == 100_001
+    assert len(image_values(graph_of(kinds, reads))) == 10_001

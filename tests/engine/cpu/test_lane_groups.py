@@ -1,7 +1,5 @@
 """Teams on machines of many cores, by matrices of distances that no machine here has."""
 
-from __future__ import annotations
-
 import random
 from itertools import accumulate
 

@@ -3,8 +3,6 @@
 x ──> conv + relu ──> mean ──> dense ──> squashed        outputs: dense, squashed
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """Executors against the plain interpreter: any legal plan gives the same numbers."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

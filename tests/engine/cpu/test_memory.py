@@ -1,7 +1,5 @@
 """Activation memory: nothing overlaps that must not, and little is wasted."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

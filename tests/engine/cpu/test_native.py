@@ -1,7 +1,5 @@
 """The compiled module: images, lanes, and a CPU without it."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

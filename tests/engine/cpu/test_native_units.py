@@ -1,7 +1,5 @@
 """Attention, softmax, norms and views outside the interpreter against FP64."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

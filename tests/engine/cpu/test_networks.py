@@ -3,8 +3,6 @@
 Weights are seeded, inputs those of the benchmarks; batch 1, 4 and 8.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 

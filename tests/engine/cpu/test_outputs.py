@@ -4,8 +4,6 @@ x ─> conv ─> flat ─> dense ─> squashed      narrow: one channel, so imag
 x ─> narrow           └─> soft              also outputs: x, a weight, dense under two names
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The fixed prices of stages, and units on fewer threads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs that let others run in between, on the same kernels."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

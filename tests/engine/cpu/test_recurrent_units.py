@@ -1,14 +1,12 @@
 """Recurrent layers outside the interpreter against torch in FP64."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.graph import Literal, OpGraph
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import CPU_KERNELS
 from braid.engine.cpu.native.find import find_native
@@ -16,11 +14,10 @@ from braid.engine.cpu.segments import NativeSegment
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import call
 from braid.engine.passes.body import Weights
-from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
 from tests.engine.cpu.executors import on_kernels
 from tests.engine.cpu.executors import vector_width as vector_width
-from tests.engine.cpu.test_kernels import all_kernels
+from tests.engine.cpu.test_kernels import all_kernels, unit_graph
 from tests.engine.cpu.test_native_units import ran
 
 NATIVE = find_native()
@@ -57,21 +54,11 @@ def drawn(
         weights[f"state{d}"] = torch.randn(gates * hidden, hidden) / hidden**0.5
         if biases:
             weights[f"b{d}"], weights[f"c{d}"] = torch.randn(2, gates * hidden)
-    given = {n: t for n, t in {**operands, **weights}.items() if t is not None}
-    specs = {name: spec_of(tensor) for name, tensor in given.items()}
     results = ("y", "end", "cell") if layer == "lstm" else ("y", "end")
-    names = tuple(n if t is not None else "" for n, t in {**operands, **weights}.items())
     attributes: dict[str, Literal] = {"layer": layer, "hidden": hidden, "direction": direction}
     attributes["batch_first"] = batch_first
-    unit = Operator("u", "braid.recurrent", names, results, attributes)
-    template = OpGraph(
-        name="one",
-        inputs={name: spec for name, spec in specs.items() if name not in weights},
-        outputs={name: name for name in results},
-        constants={name: specs[name] for name in weights},
-        operators=(unit,),
-    )
-    return *specialise(template, weights, template.inputs), {**operands, **weights}
+    given = {**operands, **weights}
+    return *unit_graph("braid.recurrent", given, [*weights], attributes, results), given
 
 
 @pytest.mark.parametrize("start", [False, True], ids=["", "start"])

@@ -1,7 +1,5 @@
 """The stage timer on stages whose latency is known, because they sleep."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Winograd's convolutions against the definition in FP64."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -6,8 +6,6 @@ Real are the driver, the engine and the tests themselves; torch.cuda and cuDNN a
 Left out is what is about time, TF32, compilers for CUDA and lost devices.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 

@@ -3,8 +3,6 @@
 Every value is 6 x 6, except the halves of a split, which a concatenation joins again.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from functools import partial

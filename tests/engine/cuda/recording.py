@@ -10,8 +10,6 @@ joined, anything that waits, replays or frees. What was refused once does not en
 simulated: each launch takes ``duration_us``, and operations not ordered by events overlap.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -62,7 +60,7 @@ class _NoHostReads(TorchDispatchMode):
 class Operation:
     kind: str  # launch, copy, replay, overwrite, synchronise
     stream: Stream
-    after: frozenset[Operation]
+    after: frozenset["Operation"]
     reads: list[Ref] = field(default_factory=list)
     writes: list[Ref] = field(default_factory=list)
     do: Callable[[], None] = lambda: None

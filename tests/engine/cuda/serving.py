@@ -1,7 +1,5 @@
 """A device worker over the recording device, in a thread, and the front end's end of its link."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

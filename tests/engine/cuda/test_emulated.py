@@ -1,7 +1,5 @@
 """The tests marked ``gpu``, as far as they can run without one: their own faults come out here."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

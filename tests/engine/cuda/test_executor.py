@@ -1,10 +1,8 @@
 """Plans captured and run on the recording device, against the plain interpreter."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -23,12 +21,6 @@ from tests.engine.cuda.recording import CudaError, Operation, RecordingDriver, r
 
 UNITS = 24
 BOTH = pytest.mark.parametrize("barriers", [True, False], ids=["barriers", "events"])
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def captured(seed: int, barriers: bool) -> tuple[RecordingDriver, CudaExecutor, PreparedPlan]:

@@ -1,7 +1,5 @@
 """Errors of CUDA told apart, and the identity of a GPU."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from dataclasses import replace

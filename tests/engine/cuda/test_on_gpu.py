@@ -1,7 +1,5 @@
 """The torch driver on a real GPU: capture, memory, overlap, faults, timing."""
 
-from __future__ import annotations
-
 import mmap
 import subprocess
 import sys
@@ -33,12 +31,6 @@ UNITS = 24
 ARENA = mmap.mmap(-1, 1 << 20)
 NAP_CYCLES = 400_000  # about 0.2 ms
 SIDE_BY_SIDE = StreamPlan((Launch(0, 0), Launch(1, 1), Launch(2, 0, (1,))), 2)
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Release points and events on small plans drawn by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,8 +1,6 @@
 """The CUDA stage timer on a device whose clock is simulated: every latency is known."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -25,12 +23,6 @@ PACE_SIZE = 4
 #   └───> 1 (30 us)
 UNITS = chainable("xx", "xx", "00", "12")
 US = [20.0, 30.0, 5.0, 1.0]
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def device(program: Program = UNITS, scale: float = 1.0) -> RecordingDriver:

@@ -1,7 +1,5 @@
 """The torch driver's captures, by the rules of torch 2.11 (tests/engine/cuda/torch_2_11.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

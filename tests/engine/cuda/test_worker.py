@@ -1,7 +1,5 @@
 """A device worker on a GPU, as the front end sees it: what it answers, and how it fails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

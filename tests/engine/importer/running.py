@@ -1,7 +1,5 @@
 """Imports as the server makes them: a real process on a real file; and those in this process."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,18 +116,19 @@ def test_the_upload_is_kept_and_must_be_what_was_uploaded(tmp_path: Path) -> Non
         verify_files(tmp_path / "swapped", read_report(tmp_path / "swapped"))
 
 
-def test_what_does_not_belong_is_refused(tmp_path: Path) -> None:
-    folder, _ = written(tmp_path)
+def put_a_library_beside(folder: Path) -> None:
     (folder / "payload.so").write_bytes(b"")
 
-    with pytest.raises(InvalidArtefact, match="should hold"):
-        verify_files(folder, read_report(folder))
+
+def link_to_the_weights(folder: Path) -> None:
+    (folder / "weights.safetensors").rename(folder.parent / "elsewhere")
+    (folder / "weights.safetensors").symlink_to(folder.parent / "elsewhere")
 
 
-def test_a_link_in_place_of_the_weights_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [put_a_library_beside, link_to_the_weights])
+def test_what_does_not_belong_is_refused(change: Callable[[Path], None], tmp_path: Path) -> None:
     folder, _ = written(tmp_path)
-    (folder / "weights.safetensors").rename(tmp_path / "elsewhere")
-    (folder / "weights.safetensors").symlink_to(tmp_path / "elsewhere")
+    change(folder)
 
     with pytest.raises(InvalidArtefact, match="should hold"):
         verify_files(folder, read_report(folder))

@@ -1,7 +1,5 @@
 """Where the batch is, on models of a few nodes, with ONNX Runtime as the oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

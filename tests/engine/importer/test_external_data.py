@@ -1,7 +1,5 @@
 """ONNX models with external data: a zip of flat, exactly named files, and nothing else."""
 
-from __future__ import annotations
-
 import io
 import os
 import stat

@@ -1,7 +1,5 @@
 """Symbolic specs of outputs, on models of one node."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,7 @@ exact      if asked for: pad, run, cut = what ONNX Runtime gives for the request
 not exact  refused to who asks for it
 """
 
-from __future__ import annotations
-
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from braid.engine.importer.padding import padded_axes
 from braid.engine.importer.verification.reference import open_reference
 from braid.engine.importer.verification.verify import TOLERANCE
 from tests.engine.importer.running import import_here, studied
+from tests.models.graphs import parsed
 
 RNG = np.random.default_rng(0)
 LOWEST = float(np.finfo(np.float32).min)
@@ -86,15 +86,9 @@ CAUSAL = (
 
 def drawn(body: str, inputs: str, outputs: str) -> onnx.ModelProto:
     """A model of one graph: what it reads of ``WEIGHTS`` become its constants."""
-    lines = f"<ir_version: 8, opset_import: ['' : 17]> drawn ({inputs}) => ({outputs}) {{ {body} }}"
-    made = onnx.parser.parse_model(lines.replace("'", '"'))
-    read = {name for node in made.graph.node for name in node.input}
-    made.graph.initializer.extend(
-        onnx.numpy_helper.from_array(np.asarray(array), name)
-        for name, array in WEIGHTS.items()
-        if name in read
-    )
-    return made
+    read = {*re.findall(r"\w+", body)}
+    constants = {name: array for name, array in WEIGHTS.items() if name in read}
+    return parsed(f"({inputs}) => ({outputs}) {{ {body} }}", constants)
 
 
 X = "float[b, s, 8] x"

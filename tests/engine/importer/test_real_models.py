@@ -1,13 +1,11 @@
 """Whole imports of real networks, and what the artefact computes against ONNX Runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
+import onnx
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -16,6 +14,7 @@ from braid.core.tensor import TensorType
 from braid.engine.importer.artefact import Artefact, load_artefact
 from braid.engine.importer.verification.verify import relative_error
 from tests.engine.importer.running import computed, imported
+from tests.engine.onnx.oracle import through_onnxruntime
 from tests.models.real import (
     LIGHT_MODELS,
     REAL_MODELS,
@@ -38,27 +37,21 @@ def each(names: Iterable[str]) -> list[Any]:
     ]
 
 
-def oracle(upload: bytes, inputs: Arrays) -> dict[str, NDArray[Any]]:
-    session = onnxruntime.InferenceSession(upload, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, dict(inputs)), strict=True))
-
-
 def error(wanted: NDArray[Any], got: NDArray[Any]) -> float:
     return relative_error(torch.from_numpy(wanted), torch.from_numpy(got))
 
 
 def assert_agree(artefact: Artefact, upload: bytes, inputs: Arrays) -> None:
     got = computed(artefact, inputs)
-    for name, wanted in oracle(upload, inputs).items():
+    for name, wanted in through_onnxruntime(onnx.load_from_string(upload), inputs).items():
         assert error(wanted, got[name]) <= 1e-4, name
 
 
 @pytest.mark.parametrize("name", each(LIGHT_MODELS))
 async def test_a_light_model_of_batch_1_answers_any_batch(name: str, tmp_path: Path) -> None:
-    upload = light_model(name).SerializeToString()
+    model = light_model(name)
 
-    artefact = load_artefact(await imported(upload, tmp_path))
+    artefact = load_artefact(await imported(model, tmp_path))
 
     (given,) = artefact.graph.inputs.values()
     assert given == TensorType("FP32", ("batch", 3, 224, 224))
@@ -68,7 +61,7 @@ async def test_a_light_model_of_batch_1_answers_any_batch(name: str, tmp_path: P
     together = computed(artefact, images)["logits"]
     for row in range(8):
         one = {key: value[row : row + 1] for key, value in images.items()}
-        (alone,) = oracle(upload, one).values()
+        (alone,) = through_onnxruntime(model, one).values()
         assert error(alone, together[row : row + 1]) < 1e-4
 
 

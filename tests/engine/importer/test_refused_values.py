@@ -1,7 +1,5 @@
 """Values of a request that become addresses: the caller's error, by the name of the input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

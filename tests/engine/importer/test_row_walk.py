@@ -1,12 +1,10 @@
 """What the walk over a graph shows of rows: who may share a batch, and who may not."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import helper, parser
+from onnx import helper
 
 from braid.core.errors import InvalidRequest
 from braid.engine.importer.rows.facts import RowsMeet
@@ -20,16 +18,11 @@ from braid.engine.ops.kinds import OPS
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import interpret
 from tests.engine.onnx.oracle import static_graph
+from tests.models.graphs import parsed
 
 EXTENT = 5  # of symbols other than n
 
 Axes = dict[str, int | None]
-
-
-def parsed(text: str) -> onnx.ModelProto:
-    """A model written in ONNX's text format; inputs have the rows n as their first dimension."""
-    header = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "ai.onnx.ml" : 3]>'
-    return parser.parse_model(f"{header} g {text}")
 
 
 def specs_of(made: onnx.ModelProto, rows: int) -> dict[str, torch.Tensor]:

@@ -1,7 +1,6 @@
 """Models whose rows would change each other's answers in a batch are served unbatched."""
 
-from __future__ import annotations
-
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import helper
 from onnxruntime.quantization import quantize_dynamic
 
 from braid.core.errors import UnsupportedOperators
@@ -20,7 +18,7 @@ from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.passes import run_passes
 from tests.engine.importer.running import MEMORY, studied
-from tests.models.graphs import from_x, model, own_function, parsed
+from tests.models.graphs import from_x, own_function, parsed
 
 RNG = np.random.default_rng(0)
 
@@ -62,70 +60,53 @@ def test_the_same_layer_without_ranges_is_batched(tmp_path: Path) -> None:
     assert study.batch is not None
 
 
-def rare(op_type: str, *operands: Any, shape: Sequence[int | str], **attributes: Any) -> Any:
-    """An operator that has no lowering in this form, on x and constants; None: no operand."""
-    names = [f"c{at}" if array is not None else "" for at, array in enumerate(operands)]
-    constants = dict(zip(names, operands, strict=True))
-    constants.pop("", None)
-    made = model([helper.make_node(op_type, ["x", *names], ["y"], **attributes)], constants, shape)
-    made.opset_import[0].version, made.ir_version = 19, 9
-    return made
-
-
-def layer(op_type: str, gates: int, *others: Any, **attributes: Any) -> onnx.ModelProto:
-    """A recurrent layer over five steps, in the middle of a model whose rows come first."""
-    constants = {"w": real(1, gates * 8, 4), "r": real(1, gates * 8, 8)}
-    names = [f"c{at}" if array is not None else "" for at, array in enumerate(others)]
-    constants |= {n: array for n, array in zip(names, others, strict=True) if n}
-    nodes = [
-        helper.make_node("Transpose", ["x"], ["steps"], perm=[1, 0, 2]),
-        helper.make_node(
-            op_type, ["steps", "w", "r", *names], ["all"], hidden_size=8, **attributes
-        ),
-        helper.make_node("Transpose", ["all"], ["y"], perm=[2, 0, 1, 3]),
-    ]
-    return model(nodes, constants, ["n", 5, 4])
-
-
-def deformed() -> onnx.ModelProto:
-    """A kernel of 3 by 3 whose places a convolution moves."""
-    made = parsed(
-        """(float[n, 3, 6, 7] x) => (float[] y)
-        { offset = Conv<pads=[1, 1, 1, 1]>(x, moves)
-          y = DeformConv<pads=[1, 1, 1, 1]>(x, w, offset) }""",
-        {"moves": 0.1 * real(18, 3, 3, 3), "w": real(4, 3, 3, 3)},
-        opset=19,
-    )
-    made.ir_version = 9
-    return made
-
-
-IMAGE = ("n", 3, 6, 7)
-RARE: Mapping[str, onnx.ModelProto] = {
-    "deformable kernel": deformed(),
-    "norms of windows": rare("LpPool", shape=IMAGE, kernel_shape=[2, 2], p=3),
-    "norms of images": rare("GlobalLpPool", shape=IMAGE),
-    "determinants": rare("Det", shape=["n", 2, 3, 3]),
-    "cells that look at gates": layer("LSTM", 4, None, None, None, None, real(1, 24)),
-    "bounded cells": layer("LSTM", 4, clip=0.5),
-    "reset before": layer("GRU", 3),
-    "far padding": rare(
-        "Conv", real(2, 3, 2, 2), shape=IMAGE, pads=[0, 90_000] * 2, dilations=[1, 90_000]
+LAYER = "steps = Transpose<perm=[1, 0, 2]>(x)  all = {}  y = Transpose<perm=[2, 0, 1, 3]>(all)"
+ROWS, IMAGES = "n, 5, 4", "n, 3, 6, 7"
+RARE: Mapping[str, tuple[str, str]] = {
+    "deformable kernel": (
+        IMAGES,
+        """offset = Conv<pads=[1, 1, 1, 1]>(x, moves)
+        y = DeformConv<pads=[1, 1, 1, 1]>(x, deformed, offset)""",
     ),
-    "windows beyond": rare(
-        "MaxPool", shape=IMAGE, kernel_shape=[900] * 2, pads=[899] * 4, strides=[300] * 2
+    "norms of windows": (IMAGES, "y = LpPool<kernel_shape=[2, 2], p=3>(x)"),
+    "norms of images": (IMAGES, "y = GlobalLpPool(x)"),
+    "determinants": ("n, 2, 3, 3", "y = Det(x)"),
+    "cells that look at gates": (
+        ROWS, LAYER.format("LSTM<hidden_size=8>(steps, w4, r4, , , , , peepholes)")
+    ),
+    "bounded cells": (ROWS, LAYER.format("LSTM<hidden_size=8, clip=0.5>(steps, w4, r4)")),
+    "reset before": (ROWS, LAYER.format("GRU<hidden_size=8>(steps, w3, r3)")),
+    "far padding": (
+        IMAGES, "y = Conv<pads=[0, 9000, 0, 9000], dilations=[1, 9000]>(x, kernel)"
+    ),
+    "windows beyond": (
+        IMAGES,
+        """y = MaxPool<kernel_shape=[900, 900], pads=[899, 899, 899, 899], strides=[300, 300]>
+        (x)""",
     ),
 }  # fmt: skip
+"""Shape of x, and operators that have no lowering in this form."""
+CONSTANTS: Mapping[str, Any] = {
+    "moves": 0.1 * real(18, 3, 3, 3),
+    "deformed": real(4, 3, 3, 3),
+    "kernel": real(2, 3, 2, 2),
+    "peepholes": real(1, 24),
+    **{f"w{gates}": real(1, gates * 8, 4) for gates in (3, 4)},
+    **{f"r{gates}": real(1, gates * 8, 8) for gates in (3, 4)},
+}
 
 
 @pytest.mark.parametrize("name", RARE)
 def test_rows_of_rare_operators_share_a_batch_where_onnxruntime_runs_them(
     name: str, tmp_path: Path
 ) -> None:
+    shape, body = RARE[name]
+    read = {name: array for name, array in CONSTANTS.items() if name in re.findall(r"\w+", body)}
+    made = parsed(f"(float[{shape}] x) => (float[] y) {{ {body} }}", read, opset=19)
     with pytest.raises(UnsupportedOperators, match=r"^the model "):
-        lower(prepare(RARE[name]))
+        lower(prepare(made))
 
-    study = studied(RARE[name], tmp_path, whole=True)
+    study = studied(made, tmp_path, whole=True)
 
     assert (study.batch is None) is (name == "windows beyond")
 

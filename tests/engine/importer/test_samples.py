@@ -1,7 +1,5 @@
 """Files of samples: what is read, and what fits a model; hostile ones: tests/attack."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Mapping

@@ -1,14 +1,11 @@
 """Samples of a registration as the content of an import's trials, where none can be guessed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from braid.core.errors import InvalidRequest, ModelImportError
@@ -21,6 +18,7 @@ from braid.engine.importer.upload.uploaded_model import OnnxUpload
 from braid.engine.importer.verification.reference import ReferenceModel, open_reference
 from braid.engine.ops.whole import KIND
 from tests.engine.importer.running import computed, import_here, imported
+from tests.engine.onnx.oracle import assert_same, through_onnxruntime
 from tests.models.graphs import from_x, parsed
 
 RNG = np.random.default_rng(0)
@@ -114,9 +112,7 @@ def test_content_that_cannot_be_guessed_is_named_and_samples_supply_it(
     assert KIND not in {unit.kind for unit in tried.graph.operators}
     assert tried.report.verified.batches == ((1,) if drawn is split else (1, 3, 5))
     batch = {name: array[0] if drawn is split else array[:5] for name, array in samples.items()}
-    expected = onnxruntime.InferenceSession(made.SerializeToString()).run(None, dict(batch))
-    for got, wanted in zip(computed(tried, batch).values(), expected, strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    assert_same(computed(tried, batch), through_onnxruntime(made, batch), 1e-5)
 
 
 def test_a_model_that_runs_whole_is_tried_at_the_shapes_of_its_samples(tmp_path: Path) -> None:
@@ -133,8 +129,7 @@ def test_a_model_that_runs_whole_is_tried_at_the_shapes_of_its_samples(tmp_path:
     }
     longer |= {name: samples[name][:1] for name in ("pk", "pv")}
     longer |= {"lengths": np.array([4], np.int32), "total": np.array([5], np.int32)}
-    expected = onnxruntime.InferenceSession(made.SerializeToString()).run(None, dict(longer))
-    np.testing.assert_allclose(computed(artefact, longer)["y"], expected[0], rtol=1e-5, atol=1e-6)
+    assert_same(computed(artefact, longer), through_onnxruntime(made, longer), 1e-5)
 
 
 def test_samples_that_are_all_alike_do_not_speak_against_a_batch(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """What the table does not cover: served by ONNX Runtime as one unit, or refused with reasons."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +21,7 @@ from braid.engine.onnx.plain import without_dictionaries
 from braid.engine.ops.whole import KIND, WholeModel, run_named, run_whole_model, whole_graph
 from tests import ROOT
 from tests.engine.importer.running import computed, import_here, imported
+from tests.engine.onnx.oracle import through_onnxruntime
 from tests.models import strings
 from tests.models.graphs import from_x, model, parsed
 
@@ -103,13 +102,12 @@ async def test_it_is_served_whole_and_answers_like_onnxruntime(name: str, tmp_pa
 
     assert [op.kind for op in artefact.graph.operators] == [KIND]
     assert any("served whole by ONNX Runtime" in text for text in artefact.report.warnings)
-    session = onnxruntime.InferenceSession(made.SerializeToString())
     batches = (1, 3, 8) if artefact.report.batch else (1,)
     assert (len(batches) == 1) == (name == "on content")  # there, rows decide for each other
     for batch in batches:
         x = np.random.default_rng(batch).standard_normal((batch, 4)).astype(np.float32)
         (found,) = computed(artefact, {"x": x}).values()
-        np.testing.assert_allclose(found, session.run(None, {"x": x})[0], rtol=1e-5)
+        np.testing.assert_allclose(found, through_onnxruntime(made, {"x": x})["y"], rtol=1e-5)
 
 
 def text_chooses_rows() -> bytes:

@@ -1,7 +1,5 @@
 """A worker whose kernels never end, whatever is said to them: only its control thread answers."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

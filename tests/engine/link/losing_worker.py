@@ -1,8 +1,6 @@
 """A worker that compares for ``tolerance`` seconds, whose device is lost at the first request, and
 that closes its link without ending if it is told to. It answers with what it has seen."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,7 +1,5 @@
 """A worker that hangs in work that cannot be stopped is killed and replaced."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -15,6 +13,7 @@ import pytest
 
 from braid.core.errors import RunTooLong, WorkerDied, WorkerRestarting
 from braid.core.program import ProgramKey
+from braid.engine.link import watch, worker_process
 from braid.engine.link.messages import FindFacts, RunExecutable
 from braid.engine.link.options import EndReason, WatchLimits, WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
@@ -71,6 +70,8 @@ def began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pipe = tmp_path / "began"
     os.mkfifo(pipe)
     monkeypatch.setenv(BEGAN, str(pipe))
+    monkeypatch.setattr(worker_process, "TICK_S", 0.2)
+    monkeypatch.setattr(watch, "GRACE_S", 0.3)
     return pipe
 
 

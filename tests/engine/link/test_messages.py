@@ -1,7 +1,5 @@
 """Messages between server and worker, and the frames that carry them."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator, Mapping
 from inspect import signature

@@ -1,7 +1,5 @@
 """The shared memory of two processes, and the layout of slots in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

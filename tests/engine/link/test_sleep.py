@@ -1,7 +1,5 @@
 """Workers that sleep, wake up, and start ever further apart."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """When a worker is told to stop a run, and when it is replaced: from the status it reports."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from braid.engine.link.messages import (

@@ -1,7 +1,5 @@
 """Operands and cases of the tests of ONNX operators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

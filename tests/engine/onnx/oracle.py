@@ -1,7 +1,5 @@
 """Small models and the independent oracle: the same model through Braid and ONNX Runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,25 +62,15 @@ def node_model(
         [helper.make_empty_tensor_value_info(name) for name in made],
         constants,
     )
-    return with_output_types(as_model(graph, opset)), inputs
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    model.ir_version = min(model.ir_version, 10)  # that ONNX Runtime reads
+    return onnx.shape_inference.infer_shapes(model), inputs
 
 
 def value_info(name: str, array: Array, dims: Sequence[Any] | None = None) -> onnx.ValueInfoProto:
     """Declares a tensor like ``array``, with open extents unless ``dims`` are given."""
     element = helper.np_dtype_to_tensor_dtype(array.dtype)
     return helper.make_tensor_value_info(name, element, dims or [None] * array.ndim)
-
-
-def as_model(graph: onnx.GraphProto, opset: int = 17) -> onnx.ModelProto:
-    """A model around a graph, with an IR version that ONNX Runtime reads."""
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    model.ir_version = min(model.ir_version, 10)
-    return model
-
-
-def with_output_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the types of its outputs declared, as onnx's checker wants them."""
-    return onnx.shape_inference.infer_shapes(model)
 
 
 def through_braid(

@@ -1,16 +1,14 @@
 """Divisions of integers in models that run whole: no content ends the process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import parser
 
 from braid.engine.onnx.division import divides_integers, guard_division
+from tests.models.graphs import parsed
 
 Array = np.ndarray[Any, Any]
 
@@ -28,9 +26,8 @@ BODIES = {
 
 
 def model(body: str, kind: str = "int64", opset: int = 17) -> onnx.ModelProto:
-    text = f"""<ir_version: 8, opset_import: ["" : {opset}]>
-        g (T[n] a, T[n] b) => (T[n] y) <int64 one = {{1}}, bool yes = {{1}}> {{ {body} }}"""
-    return parser.parse_model(text.replace("T[", f"{kind}["))
+    text = f"(T[n] a, T[n] b) => (T[n] y) <int64 one = {{1}}, bool yes = {{1}}> {{ {body} }}"
+    return parsed(text.replace("T[", f"{kind}["), opset=opset)
 
 
 def quotients(made: onnx.ModelProto, a: Array, b: Array) -> list[int]:
@@ -69,10 +66,9 @@ def test_a_model_without_divisions_stays_as_it_is(body: str) -> None:
 
 def test_divisions_of_floats_and_by_constants_stay_as_they_are() -> None:
     floats = model("y = Div(a, b)", "float")
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-        g (int64[n] a) => (int64[n] y) <int64[1] two = {2}> { y = Div(a, two) }"""
+    integers = parsed("(int64[n] a) => (int64[n] y) <int64[1] two = {2}> { y = Div(a, two) }")
 
-    for made in (floats, parser.parse_model(text)):
+    for made in (floats, integers):
         before = made.SerializeToString()
         assert not divides_integers(made)
         assert guard_division(made).SerializeToString() == before
@@ -84,10 +80,9 @@ def test_a_divisor_of_zero_is_refused_with_an_error() -> None:
 
 
 def test_a_step_of_zero_is_refused_with_an_error() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[1,16,1] x, int64 step) => (float[a,b,c,d] y) <int64 length = {8}>
+    text = """(float[1,16,1] x, int64 step) => (float[a,b,c,d] y) <int64 length = {8}>
         { y = STFT<onesided=1>(x, step, , length) }"""
-    made = guard_division(parser.parse_model(text))
+    made = guard_division(parsed(text))
     session = onnxruntime.InferenceSession(made.SerializeToString())
     x = np.ones((1, 16, 1), np.float32)
 
@@ -99,10 +94,9 @@ def test_a_step_of_zero_is_refused_with_an_error() -> None:
 
 @pytest.mark.parametrize("place", [0.5, -2, 1e30, np.inf, -np.inf, np.nan])
 def test_places_of_deformable_kernels_may_be_any_number(place: float) -> None:
-    text = """<ir_version: 9, opset_import: ["" : 19]>
-        g (float[1,1,4,4] x, float[1,2,4,4] o) => (float[1,1,4,4] y) <float[1,1,1,1] w = {1}>
+    text = """(float[1,1,4,4] x, float[1,2,4,4] o) => (float[1,1,4,4] y) <float[1,1,1,1] w = {1}>
         { y = DeformConv(x, w, o) }"""
-    made = guard_division(parser.parse_model(text))
+    made = guard_division(parsed(text, opset=19))
     session = onnxruntime.InferenceSession(made.SerializeToString())
     x, offset = np.ones((1, 1, 4, 4), np.float32), np.zeros((1, 2, 4, 4), np.float32)
     offset[0, :, 1, 2] = place

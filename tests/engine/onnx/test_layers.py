@@ -3,8 +3,6 @@
 Older operator sets, constant weights, and windows in every combination of padding and stride.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ Older operator sets, constant operands, broadcasting, unusual attributes and val
 ends of their range, resizing and transforms.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The lowering table."""
 
-from __future__ import annotations
-
 import pytest
 from onnx import defs
 

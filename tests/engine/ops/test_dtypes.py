@@ -1,7 +1,5 @@
 """Element types: as they come, unsigned ones against numpy, and on meta tensors."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Shapes by arithmetic are the shapes that torch makes."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

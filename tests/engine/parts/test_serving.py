@@ -1,7 +1,5 @@
 """Plans with parts in engines as a worker serves and measures them."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """Small graphs for tests of passes, and their numbers by the unfused interpreter in float64."""
 
-from __future__ import annotations
-
+import ast
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from braid.core.graph import Branch, Literal, Operator, OpGraph
 from braid.core.tensor import Dim, TensorType
 from braid.engine.ops.dtypes import spec_of
+from braid.engine.ops.kinds import OPS
 from braid.engine.passes import run_passes
 from braid.engine.passes.body import Pass, Weights
 from braid.engine.passes.clean import drop_dead
@@ -77,6 +78,44 @@ class Drawing:
         return specialise(template, weights, template.inputs)
 
 
+def drawn(text: str, **inputs: Sequence[Dim]) -> tuple[Drawing, list[str]]:
+    """A drawing in Python's notation, and its outputs, which stand behind the last semicolon.
+
+    ``relu(x)`` is an operator, a number a constant of one element, ``const(4, 3)`` one of that
+    shape; ``conv`` and ``norm`` take what the methods of ``Drawing`` do.
+    """
+    drawing, values = Drawing(**inputs), {name: name for name in inputs}
+
+    def made(node: ast.expr) -> str:
+        if isinstance(node, ast.Name):
+            return values[node.id]
+        if not isinstance(node, ast.Call):
+            literal = ast.literal_eval(node)
+            return "" if literal == "" else drawing.constant(value=literal)
+        kind = ast.unparse(node.func)
+        more: dict[str, Any] = {
+            str(each.arg): ast.literal_eval(each.value) for each in node.keywords
+        }
+        if kind == "const":
+            return drawing.constant(*map(ast.literal_eval, node.args), **more)
+        if kind in ("conv", "norm"):
+            first, *numbers = node.args
+            method: Callable[..., str] = getattr(drawing, kind)
+            return method(made(first), *map(ast.literal_eval, numbers), **more)
+        operands = [made(each) for each in node.args]
+        return drawing.op(
+            f"{'aten' if f'aten.{kind}' in OPS else 'braid'}.{kind}", *operands, **more
+        )
+
+    *lines, last = ast.parse(text).body
+    for line in lines:
+        assert isinstance(line, ast.Assign)
+        values[ast.unparse(line.targets[0])] = made(line.value)
+    assert isinstance(last, ast.Expr)
+    outputs = last.value.elts if isinstance(last.value, ast.Tuple) else [last.value]
+    return drawing, [made(each) for each in outputs]
+
+
 CONV: Mapping[str, Literal] = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
 
 
@@ -114,6 +153,14 @@ def rewritten(
     after = run_passes(*drawn, [*several, drop_dead])
     assert_same_numbers(drawn, after, tolerance)
     return after[0]
+
+
+def left(
+    passes: Pass | Sequence[Pass], text: str, tolerance: float = 1e-6, **inputs: Sequence[Dim]
+) -> list[str]:
+    """Kinds that passes leave of a graph in Python's notation; its numbers stay."""
+    drawing, outputs = drawn(text, **inputs)
+    return kinds(rewritten(drawing, passes, *outputs, tolerance=tolerance))
 
 
 def fused(

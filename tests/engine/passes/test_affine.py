@@ -1,150 +1,88 @@
-from __future__ import annotations
-
-from collections.abc import Sequence
+"""Arithmetic by channel goes into the weights before it, unless that would change a number."""
 
 import pytest
 
+from braid.core.tensor import Dim
 from braid.engine.passes.affine import fold_affine, matmul_to_linear
-from braid.engine.passes.body import Pass
-from tests.engine.passes.drawing import CONV, Drawing, kinds, rewritten
+from tests.engine.passes.drawing import left
+
+IMAGES: list[Dim] = ["batch", 4, 6, 6]
+WINDOW = "stride=[1, 1], padding=[1, 1], dilation=[1, 1]"
+SHARING = f"convolution(x, w, {WINDOW})"
+TRANSPOSED = f"convolution(x, const({{}}, 3, 3), {WINDOW}, transposed=True, groups={{}})"
+ROWS = "reshape(linear(x, const(8, 6)), shape=[-1, {}])"
 
 
-def folded(net: Drawing, *outputs: str, first: Sequence[Pass] = ()) -> list[str]:
-    """Kinds that the pass leaves; weights that it folds are rounded."""
-    return kinds(rewritten(net, [*first, fold_affine], *outputs, tolerance=1e-5))
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        *(
+            (f"norm(conv(x, 4, 8, {bias}, {groups}), 8)", ["convolution"])
+            for bias in (False, True)
+            for groups in (1, 2)
+        ),
+        (f"norm({TRANSPOSED.format('4, 6', 1)}, 6)", ["convolution"]),
+        (f"norm({TRANSPOSED.format('4, 3', 2)}, 6)", ["convolution"]),
+        *(
+            (f"{kind}(conv(x, 4, 8), const({shape}))", ["convolution"])
+            for kind in ("add", "sub", "mul", "div")
+            for shape in ("", "1", "8, 1, 1", "1, 8, 1, 1")
+        ),
+        ("sub(const(8, 1, 1), conv(x, 4, 8))", ["convolution"]),
+        # as caffe2 exports a batch norm
+        (
+            "relu(add(mul(norm(x, 4), const(4, 1, 1)), const(4, 1, 1)))",
+            ["batch_norm", "relu"],
+        ),
+        # two convolutions that share a weight
+        (f"w = const(8, 4, 3, 3); norm({SHARING}, 8), norm({SHARING}, 8)", ["convolution"] * 2),
+    ],
+)
+def test_arithmetic_by_channel_folds_into_images_weights(text: str, kinds: list[str]) -> None:
+    assert left(fold_affine, text, 1e-5, x=IMAGES) == kinds
 
 
-#   x ──> conv ──> batch_norm ──> y
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("groups", [1, 2])
-def test_batch_norm_folds_into_a_convolution(bias: bool, groups: int) -> None:
-    net = Drawing(x=["batch", 4, 6, 6])
-    y = net.norm(net.conv("x", 4, 8, bias, groups), 8)
-
-    assert folded(net, y) == ["convolution"]
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-def test_batch_norm_folds_into_a_transposed_convolution(groups: int) -> None:
-    net = Drawing(x=["batch", 4, 6, 6])
-    weight = net.constant(4, 6 // groups, 3, 3)
-    up = net.op("aten.convolution", "x", weight, **CONV, transposed=True, groups=groups)
-    y = net.norm(up, 6)
-
-    assert folded(net, y) == ["convolution"]
-
-
-#   x ──> batch_norm ──> mul [c,1,1] ──> add [c,1,1] ──> relu      as caffe2 exports it
-def test_scale_and_shift_fold_into_a_batch_norm() -> None:
-    net = Drawing(x=["batch", 4, 6, 6])
-    scaled = net.op("aten.mul", net.norm("x", 4), net.constant(4, 1, 1))
-    y = net.op("aten.relu", net.op("aten.add", scaled, net.constant(4, 1, 1)))
-
-    assert folded(net, y) == ["batch_norm", "relu"]
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        # not by channel
+        *(
+            (f"mul(conv(x, 4, 8), const({shape}))", ["convolution", "mul"])
+            for shape in ("6", "6, 1", "8, 6, 6", "2, 1, 1, 1")
+        ),
+        # others read the convolution, or it is an output
+        ("c = conv(x, 4, 8); norm(c, 8), relu(c)", ["convolution", "batch_norm", "relu"]),
+        ("c = conv(x, 4, 8); norm(c, 8), c", ["convolution", "batch_norm"]),
+        # beyond the largest number
+        (f"w = const(8, 4, 3, 3, value=1e30); mul({SHARING}, 1e30)", ["convolution", "mul"]),
+    ],
+)
+def test_what_would_change_numbers_of_images_stays(text: str, kinds: list[str]) -> None:
+    assert left(fold_affine, text, x=IMAGES) == kinds
 
 
-@pytest.mark.parametrize("kind", ["add", "sub", "mul", "div"])
-@pytest.mark.parametrize("shape", [(), (1,), (8, 1, 1), (1, 8, 1, 1)])
-def test_arithmetic_by_channel_folds_into_a_convolution(kind: str, shape: tuple[int, ...]) -> None:
-    net = Drawing(x=["batch", 4, 6, 6])
-    y = net.op(f"aten.{kind}", net.conv("x", 4, 8), net.constant(*shape))
-
-    assert folded(net, y) == ["convolution"]
-
-
-def test_a_constant_minus_a_convolution_folds() -> None:
-    net = Drawing(x=["batch", 4, 6, 6])
-    y = net.op("aten.sub", net.constant(8, 1, 1), net.conv("x", 4, 8))
-
-    assert folded(net, y) == ["convolution"]
-
-
-#   x ──> matmul(w) ──> add(bias) ──> y
-def test_matmul_and_bias_become_one_linear() -> None:
-    net = Drawing(x=["batch", 5, 4])
-    product = net.op("aten.matmul", "x", net.constant(4, 3))
-    y = net.op("aten.add", net.constant(3), product)
-
-    assert folded(net, y, first=[matmul_to_linear]) == ["linear"]
-
-
-def test_batch_norm_after_a_linear_of_rank_2_folds() -> None:
-    net = Drawing(x=["batch", 4])
-    y = net.norm(net.op("aten.linear", "x", net.constant(3, 4)), 3)
-
-    assert folded(net, y) == ["linear"]
-
-
-def test_batch_norm_along_another_axis_than_a_linears_channels_stays() -> None:
-    net = Drawing(x=["batch", 3, 4])
-    y = net.norm(net.op("aten.linear", "x", net.constant(3, 4)), 3)
-
-    assert kinds(rewritten(net, fold_affine, y)) == ["linear", "batch_norm"]
-
-
-@pytest.mark.parametrize("shape", [(6,), (6, 1), (8, 6, 6), (2, 1, 1, 1)])
-def test_a_constant_that_is_not_by_channel_stays(shape: tuple[int, ...]) -> None:
-    net = Drawing(x=["batch", 4, 6, 6])
-    y = net.op("aten.mul", net.conv("x", 4, 8), net.constant(*shape))
-
-    assert kinds(rewritten(net, fold_affine, y)) == ["convolution", "mul"]
-
-
-def test_a_convolution_with_two_readers_keeps_its_numbers() -> None:
-    net = Drawing(x=["batch", 4, 6, 6])
-    conv = net.conv("x", 4, 8)
-    graph = rewritten(net, fold_affine, net.norm(conv, 8), net.op("aten.relu", conv))
-
-    assert kinds(graph) == ["convolution", "batch_norm", "relu"]
-
-
-def test_a_convolution_that_is_an_output_keeps_its_numbers() -> None:
-    net = Drawing(x=["batch", 4, 6, 6])
-    conv = net.conv("x", 4, 8)
-    graph = rewritten(net, fold_affine, net.norm(conv, 8), conv)
-
-    assert kinds(graph) == ["convolution", "batch_norm"]
-
-
-def test_two_convolutions_sharing_a_weight_fold_apart() -> None:
-    net = Drawing(x=["batch", 4, 6, 6])
-    weight = net.constant(8, 4, 3, 3)
-    convs = [net.op("aten.convolution", "x", weight, **CONV) for _ in range(2)]
-    norms = [net.norm(conv, 8) for conv in convs]
-
-    assert folded(net, *norms) == ["convolution", "convolution"]
-
-
-def test_a_fold_that_overflows_is_not_made() -> None:
-    net = Drawing(x=["batch", 4, 6, 6])
-    weight = net.constant(8, 4, 3, 3, value=1e30)
-    conv = net.op("aten.convolution", "x", weight, **CONV)
-    y = net.op("aten.mul", conv, net.constant(value=1e30))
-
-    assert folded(net, y) == ["convolution", "mul"]
-
-
-#   x ──> linear ──> reshape [-1, 8] ──> batch_norm ──> mul [8] ──> reshape      as LeViT is written
-def test_scale_and_shift_of_rows_fold_into_the_linear_before_them() -> None:
-    net = Drawing(x=["batch", 5, 6])
-    rows = net.op("braid.reshape", net.op("aten.linear", "x", net.constant(8, 6)), shape=[-1, 8])
-    scaled = net.op("aten.mul", net.norm(rows, 8), net.constant(8))
-    y = net.op("braid.reshape", scaled, shape=[-1, 5, 8])
-
-    assert folded(net, y) == ["linear", "reshape", "reshape"]
-
-
-def test_rows_of_another_width_keep_their_norm() -> None:
-    net = Drawing(x=["batch", 4, 6])
-    rows = net.op("braid.reshape", net.op("aten.linear", "x", net.constant(8, 6)), shape=[-1, 16])
-    y = net.norm(rows, 16)
-
-    assert kinds(rewritten(net, fold_affine, y)) == ["linear", "reshape", "batch_norm"]
-
-
-def test_a_linear_that_others_read_keeps_its_weights() -> None:
-    net = Drawing(x=["batch", 4, 6])
-    y = net.op("aten.linear", "x", net.constant(8, 6))
-    normed = net.norm(net.op("braid.reshape", y, shape=[-1, 8]), 8)
-
-    assert kinds(rewritten(net, fold_affine, normed, y)) == ["linear", "reshape", "batch_norm"]
+@pytest.mark.parametrize(
+    ("shape", "text", "kinds"),
+    [
+        (["batch", 5, 4], "add(const(3), matmul(x, const(4, 3)))", ["linear"]),
+        (["batch", 4], "norm(linear(x, const(3, 4)), 3)", ["linear"]),
+        # along another axis than the channels of the linear layer
+        (["batch", 3, 4], "norm(linear(x, const(3, 4)), 3)", ["linear", "batch_norm"]),
+        # as LeViT is written
+        (
+            ["batch", 5, 6],
+            f"reshape(mul(norm({ROWS.format(8)}, 8), const(8)), shape=[-1, 5, 8])",
+            ["linear", "reshape", "reshape"],
+        ),
+        # rows of another width
+        (["batch", 4, 6], f"norm({ROWS.format(16)}, 16)", ["linear", "reshape", "batch_norm"]),
+        # others read the linear layer
+        (
+            ["batch", 4, 6],
+            "y = linear(x, const(8, 6)); norm(reshape(y, shape=[-1, 8]), 8), y",
+            ["linear", "reshape", "batch_norm"],
+        ),
+    ],
+)
+def test_arithmetic_on_the_channels_of_rows(shape: list[Dim], text: str, kinds: list[str]) -> None:
+    assert left([matmul_to_linear, fold_affine], text, 1e-5, x=shape) == kinds

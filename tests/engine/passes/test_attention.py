@@ -1,7 +1,5 @@
 """Attention as exporters write it becomes one unit with the same numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What patterns fit, and where a rule puts what it builds."""
 
-from __future__ import annotations
-
 import pytest
 
 from braid.core.graph import Branch, Literal, Operator, OpGraph
@@ -17,50 +15,39 @@ from braid.engine.passes.matching import (
     rule,
     value,
 )
-from tests.engine.passes.drawing import Drawing, kinds
+from tests.engine.passes.drawing import Drawing, drawn, kinds
 
 X = value("x")
 SILU = rule(Op("aten.mul", X, Op("aten.sigmoid", X)), becomes("aten.silu", "x"))
+
+
+LESS = rule(Op("aten.sub", X, Op("aten.sigmoid", X)), becomes("aten.silu", "x"))
+AFTER = rule(Op("aten.neg", Op("aten.silu", X)), becomes("aten.abs", "x"))
 
 
 def rewritten(drawing: Drawing, output: str, *rules: object) -> OpGraph:
     return drop_dead(*rewrite(*drawing.graph(output), *rules))[0]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("swap", [True, False])
-def test_operands_of_a_product_are_tried_in_both_orders(swap: bool) -> None:
-    drawing = Drawing(x=("n", 4))
-    operands = ["x", drawing.op("aten.sigmoid", "x")]
-    y = drawing.op("aten.mul", *(operands[::-1] if swap else operands))
+@pytest.mark.parametrize(
+    ("text", "rules", "left"),
+    [
+        # operands of a product are tried in both orders, those of a difference are not
+        ("mul(x, sigmoid(x))", [SILU], ["silu"]),
+        ("mul(sigmoid(x), x)", [SILU], ["silu"]),
+        ("sub(sigmoid(x), x)", [LESS], ["sigmoid", "sub"]),
+        # a name stands for one value
+        ("mul(z, sigmoid(x))", [SILU], ["sigmoid", "mul"]),
+        # what another operator reads is not inside a pattern
+        ("gate = sigmoid(x); add(mul(x, gate), gate)", [SILU], ["sigmoid", "mul", "add"]),
+        # a rewritten operator is seen by the patterns after it
+        ("neg(mul(x, sigmoid(x)))", [SILU, AFTER], ["abs"]),
+    ],
+)
+def test_what_a_pattern_fits(text: str, rules: list[object], left: list[str]) -> None:
+    drawing, (y,) = drawn(text, x=("n", 4), z=("n", 4))
 
-    graph = rewritten(drawing, y, SILU)
-
-    assert [(op.kind, op.inputs) for op in graph.operators] == [("aten.silu", ("x",))]
-
-
-def test_operands_of_a_difference_are_not() -> None:
-    drawing = Drawing(x=("n", 4))
-    y = drawing.op("aten.sub", drawing.op("aten.sigmoid", "x"), "x")
-    less = rule(Op("aten.sub", X, Op("aten.sigmoid", X)), becomes("aten.silu", "x"))
-
-    assert kinds(rewritten(drawing, y, less)) == ["sigmoid", "sub"]
-
-
-def test_a_name_stands_for_one_value() -> None:
-    drawing = Drawing(x=("n", 4), z=("n", 4))
-    y = drawing.op("aten.mul", "z", drawing.op("aten.sigmoid", "x"))
-
-    assert kinds(rewritten(drawing, y, SILU)) == ["sigmoid", "mul"]
-
-
-#   x ──> sigmoid ──> mul ──> add ──> y
-#              └───────────────┘
-def test_what_another_operator_reads_is_not_inside_a_pattern() -> None:
-    drawing = Drawing(x=("n", 4))
-    gate = drawing.op("aten.sigmoid", "x")
-    y = drawing.op("aten.add", drawing.op("aten.mul", "x", gate), gate)
-
-    assert kinds(rewritten(drawing, y, SILU)) == ["sigmoid", "mul", "add"]
+    assert kinds(rewritten(drawing, y, *rules)) == left
 
 
 def test_a_pattern_is_found_inside_a_branch() -> None:
@@ -120,12 +107,3 @@ def test_a_replacement_with_an_earlier_name_takes_its_place() -> None:
 
     assert [op.name for op in graph.operators] == ["relu0", "abs1", "add3"]
     assert kinds(graph) == ["erf", "abs", "add"]
-
-
-def test_a_rewritten_operator_is_seen_by_the_patterns_after_it() -> None:
-    drawing = Drawing(x=("n", 4))
-    silu = drawing.op("aten.mul", "x", drawing.op("aten.sigmoid", "x"))
-    y = drawing.op("aten.neg", silu)
-    after = rule(Op("aten.neg", Op("aten.silu", X)), becomes("aten.abs", "x"))
-
-    assert kinds(rewritten(drawing, y, SILU, after)) == ["abs"]

@@ -1,7 +1,5 @@
 """Rotary embeddings as exporters write them become one unit with the same numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Operators that others say, against torch in float64; and what stays as it is."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,9 +1,9 @@
-from __future__ import annotations
+"""Views and expansions that are joined with others, or are left to what reads them."""
 
 import pytest
 import torch
 
-from braid.core.graph import Literal
+from braid.core.tensor import Dim
 from braid.engine.passes.clean import drop_no_ops
 from braid.engine.passes.folding import (
     drop_expansions,
@@ -11,71 +11,54 @@ from braid.engine.passes.folding import (
     fold_pooled_views,
     fold_view_chains,
 )
-from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds, rewritten
+from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds, left
+
+IMAGES: list[Dim] = ["batch", 4, 6, 6]
+
+
+TURNED = "permute(permute({}, dims=[0, 2, 3, 1]), dims={})"
 
 
 @pytest.mark.parametrize(
-    ("kind", "attributes"),
-    [("braid.flatten", {"axis": 1}), ("braid.flatten", {}), ("braid.reshape", {"shape": [0, -1]})],
-)
-def test_a_global_average_and_its_flatten_are_one_mean(
-    kind: str, attributes: dict[str, Literal]
-) -> None:
-    net = Drawing(x=["batch", 4, 6, 6])
-    y = net.op(kind, net.op("braid.global_avg_pool", "x"), **attributes)
-
-    assert kinds(rewritten(net, fold_pooled_views, y)) == ["mean"]
-
-
-def test_a_global_average_with_another_reader_keeps_its_axes() -> None:
-    net = Drawing(x=["batch", 4, 6, 6])
-    pooled = net.op("braid.global_avg_pool", "x")
-    graph = rewritten(net, fold_pooled_views, net.op("braid.flatten", pooled), pooled)
-
-    assert kinds(graph) == ["global_avg_pool", "flatten"]
-
-
-def test_a_reshape_that_does_more_than_drop_axes_stays() -> None:
-    net = Drawing(x=["batch", 4, 6, 6])
-    pooled = net.op("braid.global_avg_pool", "x")
-    y = net.op("braid.reshape", pooled, shape=[0, 2, 2])
-
-    assert kinds(rewritten(net, fold_pooled_views, y)) == ["global_avg_pool", "reshape"]
-
-
-def test_two_permutations_are_one_and_opposite_ones_none() -> None:
-    net = Drawing(x=["batch", 3, 4, 5])
-    once = net.op("aten.permute", "x", dims=[0, 2, 3, 1])
-    twice = net.op("aten.permute", once, dims=[0, 3, 2, 1])
-    there = net.op("aten.permute", net.op("aten.relu", "x"), dims=[0, 2, 3, 1])
-    back = net.op("aten.permute", there, dims=[0, 3, 1, 2])
-
-    graph = rewritten(net, [fold_view_chains, drop_no_ops], twice, net.op("aten.neg", back))
-
-    assert kinds(graph) == ["permute", "relu", "neg"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "attributes"),
+    ("shape", "text", "kinds"),
     [
-        ("braid.reshape", {"shape": [-1, 8]}),
-        ("braid.flatten", {"axis": 1}),
-        ("braid.unsqueeze", {"axes": [1]}),
+        # a global average and its flatten are one mean, unless others read it or it gets other axes
+        *(
+            (IMAGES, f"{view[0]}(global_avg_pool(x){view[1]})", ["mean"])
+            for view in (("flatten", ", axis=1"), ("flatten", ""), ("reshape", ", shape=[0, -1]"))
+        ),
+        (IMAGES, "p = global_avg_pool(x); flatten(p), p", ["global_avg_pool", "flatten"]),
+        (
+            IMAGES,
+            "reshape(global_avg_pool(x), shape=[0, 2, 2])",
+            ["global_avg_pool", "reshape"],
+        ),
+        # two permutations are one, and opposite ones none
+        (
+            ["batch", 3, 4, 5],
+            f"{TURNED.format('x', [0, 3, 2, 1])}, neg({TURNED.format('relu(x)', [0, 3, 1, 2])})",
+            ["permute", "relu", "neg"],
+        ),
+        # a reshape of a view is one reshape, unless it copies an extent
+        *(
+            (["batch", 4, 6], f"reshape({view}, shape=[-1, 3, 4])", ["reshape"])
+            for view in (
+                "reshape(x, shape=[-1, 8])",
+                "flatten(x, axis=1)",
+                "unsqueeze(x, axes=[1])",
+            )
+        ),
+        (
+            ["batch", 4, 6],
+            "reshape(reshape(x, shape=[-1, 6]), shape=[0, 2, 3])",
+            ["reshape", "reshape"],
+        ),
     ],
 )
-def test_a_reshape_of_a_view_is_one_reshape(kind: str, attributes: dict[str, Literal]) -> None:
-    net = Drawing(x=["batch", 4, 6])
-    y = net.op("braid.reshape", net.op(kind, "x", **attributes), shape=[-1, 3, 4])
-
-    assert kinds(rewritten(net, fold_view_chains, y)) == ["reshape"]
-
-
-def test_a_reshape_that_copies_an_extent_keeps_the_view_before_it() -> None:
-    net = Drawing(x=["batch", 4, 6])
-    flat = net.op("braid.reshape", "x", shape=[-1, 6])
-    y = net.op("braid.reshape", flat, shape=[0, 2, 3])
-
-    assert kinds(rewritten(net, fold_view_chains, y)) == ["reshape", "reshape"]
+def test_views_are_joined_with_what_comes_before(
+    shape: list[Dim], text: str, kinds: list[str]
+) -> None:
+    assert left([fold_pooled_views, fold_view_chains, drop_no_ops], text, x=shape) == kinds
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Templates of FP16 and BF16 on FP32: the same edges, numbers as of the same weights in FP64."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

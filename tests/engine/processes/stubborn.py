@@ -1,7 +1,5 @@
 """A child that prints, ignores SIGTERM, and starts a process that holds its output open."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

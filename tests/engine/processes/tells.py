@@ -1,7 +1,5 @@
 """A child that prints what it was told and what it has, as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

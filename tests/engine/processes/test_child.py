@@ -1,7 +1,5 @@
 """Child processes: how they end, their time, what they inherit."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource

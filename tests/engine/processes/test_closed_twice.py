@@ -1,7 +1,5 @@
 """No descriptor of a child is closed twice: the second time it may be another thread's file."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -46,19 +44,19 @@ async def worker():
     arena.close()
     arena.close()
 
-loop = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}[sys.argv[2]]
+loop = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}[sys.argv[1]]
 with asyncio.Runner(loop_factory=loop) as runner:
-    runner.run(globals()[sys.argv[1]]())
+    for call in (importer, killed_importer, cancelled_importer, worker):
+        runner.run(call())
 """
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("call", ["importer", "killed_importer", "cancelled_importer", "worker"])
-def test_a_child_s_descriptors_are_closed_once(tmp_path: Path, call: str, loop: str) -> None:
+def test_a_child_s_descriptors_are_closed_once(tmp_path: Path, loop: str) -> None:
     closed = ClosedTwice(tmp_path)
 
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, call, loop],
+        [sys.executable, "-c", PROGRAM, loop],
         cwd=ROOT,
         env={**os.environ, **closed.environment},
     )

@@ -1,7 +1,5 @@
 """Pages of mapped files go back to the system, and nothing that was written is lost."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Values of a request are checked before they reach a GPU, where some would end the worker."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,6 +1,4 @@
-"""Whole models in ONNX Runtime, from the file that the import kept."""
-
-from __future__ import annotations
+"""Whole models in ONNX Runtime, and what holds for OpenVINO, too; of the import's file."""
 
 import os
 import socket
@@ -15,17 +13,22 @@ import torch
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed
 from braid.core.graph import Operator, OpGraph
-from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
+from braid.core.precision import FP32
+from braid.core.runtimes import ONNXRUNTIME, OPENVINO, RUNTIMES
 from braid.core.tensor import TensorType
 from braid.engine.cpu.backend import CpuBackend
+from braid.engine.cpu.device_key import installed_engines
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.device import open_whole
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.program.engines import EnginePlace
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession, check_division
+from braid.engine.program.openvino_model import OpenVinoModel
 from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread
 from braid.engine.worker.models import ModelTable
 from tests.models.small import small_cnn, written
+
+EACH_ENGINE = pytest.mark.parametrize("engine", installed_engines())
 
 
 @pytest.fixture
@@ -55,19 +58,27 @@ def test_it_runs_any_batch_and_spares_the_cores_of_others(artefact: Path) -> Non
         session.run({"x": torch.zeros(1, 4, 16, 16)})
 
 
-def test_outputs_are_written_in_place_also_when_the_place_is_used_again(artefact: Path) -> None:
-    session = OnnxSession(artefact / MODEL_FILE, EnginePlace(1))
+def opened(engine: str, path: Path) -> OnnxSession | OpenVinoModel:
+    place = EnginePlace(1)
+    return OpenVinoModel(path, place, FP32) if engine == OPENVINO else OnnxSession(path, place)
+
+
+@EACH_ENGINE
+def test_outputs_are_written_in_place_also_when_the_place_is_used_again(
+    engine: str, artefact: Path
+) -> None:
+    model = opened(engine, artefact / MODEL_FILE)
     x = torch.zeros(2, 3, 16, 16)
-    place = {name: torch.empty_like(each) for name, each in session.run({"x": x}).items()}
+    place = {name: torch.empty_like(each) for name, each in model.run({"x": x}).items()}
 
     for seed in range(3):
         x.copy_(torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)))
-        session.run_into({"x": x}, place)
+        model.run_into({"x": x}, place)
 
-        for name, wanted in session.run({"x": x}).items():
+        for name, wanted in model.run({"x": x}).items():
             assert torch.equal(place[name], wanted)
     with pytest.raises(PreconditionFailed, match="cannot run"):
-        session.run_into({"x": x}, {name: each[:1] for name, each in place.items()})
+        model.run_into({"x": x}, {name: each[:1] for name, each in place.items()})
 
 
 def test_outputs_are_written_where_the_file_declares_other_extents(tmp_path: Path) -> None:
@@ -86,10 +97,11 @@ def test_outputs_are_written_where_the_file_declares_other_extents(tmp_path: Pat
 
 
 #   x BF16 ──> Cast(FP32) ──> Add(x) ──> Cast(BF16) ──> y      ONNX Runtime adds no BF16 on a CPU
-def test_bf16_goes_in_and_out_also_in_place(tmp_path: Path) -> None:
+@EACH_ENGINE
+def test_bf16_goes_in_and_out_also_in_place(engine: str, tmp_path: Path) -> None:
     text = """(bfloat16[batch, 3] x) => (bfloat16[batch, 3] y)
     { wide = Cast<to=1>(x)  sum = Add(wide, wide)  y = Cast<to=16>(sum) }"""
-    session = OnnxSession(written(tmp_path / MODEL_FILE, text), EnginePlace(1))
+    session = opened(engine, written(tmp_path / MODEL_FILE, text))
     x = torch.tensor([[0.1, -3.0, 20000.0], [1e30, float("inf"), -0.0]]).bfloat16()
     place = torch.full_like(x, 7.0)
 
@@ -115,11 +127,12 @@ def test_a_provider_that_is_not_there_is_named(artefact: Path) -> None:
         OnnxSession(artefact / MODEL_FILE, EnginePlace(1), CUDA_PROVIDER)
 
 
-def test_what_onnxruntime_refuses_is_an_error_of_ours(tmp_path: Path) -> None:
+@EACH_ENGINE
+def test_what_an_engine_refuses_is_an_error_of_ours(engine: str, tmp_path: Path) -> None:
     (tmp_path / MODEL_FILE).write_bytes(b"not a model")
 
     with pytest.raises(PreconditionFailed, match="refuses"):
-        OnnxSession(tmp_path / MODEL_FILE, EnginePlace(1))
+        opened(engine, tmp_path / MODEL_FILE)
 
 
 def test_sessions_are_shared_while_used_and_closed_after(table: ModelTable, artefact: Path) -> None:

@@ -1,7 +1,5 @@
 """Models in several files, and errors of their files."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Programs as torch.export saves them, and what Braid makes of them."""
 
-from __future__ import annotations
-
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The same network as ONNX and as ``.pt2`` gives the same schedule units, those of the papers."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections import defaultdict

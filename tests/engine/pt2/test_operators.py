@@ -4,8 +4,6 @@ torch.onnx writes them; here are those that it decomposes, or that extents and a
 ONNX's operators themselves: tests/conformance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -84,6 +82,60 @@ BINARY: Functions = {
     "expand_as": lambda x, y: x[:, :1].expand_as(y) + y,
     "type_as": lambda x, y: (x > 0).type_as(y),
 }
+
+
+def masked(x: Tensor) -> Tensor:
+    """Attention by a mask that two index tensors read, as transformers 5 writes it."""
+    mask = (x[..., 0] > -1) | torch.eye(6, dtype=torch.bool)[0]
+    rows = torch.arange(x.shape[0])[:, None, None, None]
+    keys = torch.arange(6)[None, None, None, :]
+    q = x[:, None]
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=mask[rows, keys])[:, 0]
+
+
+def without_keys(x: Tensor) -> Tensor:
+    """Causal attention that may forbid the first queries all keys, as padding on the left does."""
+    allowed = torch.ones(6, 6, dtype=torch.bool).tril() & (x[:, None, None, :, 0] > 0)
+    q = x[:, None]
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=allowed)
+
+
+def autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return (x @ torch.eye(8)).float()
+
+
+def in_place(x: Tensor) -> Tensor:
+    y = x * 2
+    y[:, 2:4] = 1.5
+    y[:, 0] += x[:, 1]
+    return y.masked_fill_(y > 0.9, 0.25)
+
+
+def grouped(x: Tensor) -> Tensor:
+    q = x.reshape(-1, 4, 6, 2)
+    return F.scaled_dot_product_attention(q, q[:, :2], q[:, :2], enable_gqa=True)
+
+
+PROGRAMS: Functions = {
+    "masked": masked,
+    "without_keys": without_keys,
+    "autocast": autocast,
+    "in_place": in_place,
+    "grouped": grouped,
+    "sort": lambda x: torch.sort(x, 1)[0],
+    "order": lambda x: torch.sort(x, 1)[1],
+    "variance": lambda x: x.var(1),
+    "scatter": lambda x: torch.zeros_like(x).scatter(1, x.argsort(1), x),
+    "fft": lambda x: torch.fft.rfft(x).abs(),
+    "meshgrid": lambda x: x + sum(torch.meshgrid(torch.arange(6), torch.arange(8), indexing="ij")),
+    "distances": lambda x: torch.cdist(x, x),
+    "windows_of_unlike_sizes": lambda x: F.adaptive_max_pool1d(x, 3),
+    "unfold": lambda x: x.unfold(1, 3, 2),
+    "cumprod": lambda x: x.cumprod(-1) + x.cumprod(1, dtype=torch.float64).float(),
+    "cumprod_of_integers": lambda x: (x > 0).int().cumprod(1) * 2,
+    "conjugate": lambda x: torch.complex(x, x + 1).conj().imag.contiguous(),
+}
 SHAPES: Functions = {
     "view": lambda x: x.view(x.shape[0], -1),
     "flatten_all": lambda x: x.flatten(),
@@ -142,6 +194,7 @@ GROUPS: Mapping[str, tuple[Functions, tuple[tuple[int, ...], ...]]] = {
     "unary": (UNARY, ((6, 8),)),
     "binary": (BINARY, ((6, 8), (6, 8))),
     "shapes": (SHAPES, ((6, 8),)),
+    "programs": (PROGRAMS, ((6, 8),)),
     "images": (IMAGES, ((4, 8, 8),)),
 }
 

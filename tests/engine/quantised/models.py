@@ -1,7 +1,5 @@
 """Small networks, quantised by ONNX Runtime with seeded calibration data."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Networks whose activations are quantised by what runs through them, against ONNX Runtime."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from braid.engine.cpu.device_key import has_integer_kernels
 from braid.engine.ops.session_run import new_session
 from tests.engine.cpu.executors import on_kernels
 from tests.engine.quantised.models import quantised_by_data
+from tests.engine.quantised.test_calibrated import run_bound
 from tests.engine.quantised.test_networks import example, units_of
 
 ON_INTEGERS = ("braid.matmul_integer", "braid.convolution_integer", "braid.quantise")
@@ -20,7 +19,6 @@ ON_INTEGERS = ("braid.matmul_integer", "braid.convolution_integer", "braid.quant
 
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("name", ["residual", "attention"])
-@torch.inference_mode()
 def test_results_are_those_of_onnxruntime(name: str, per_channel: bool, tmp_path: Path) -> None:
     file = quantised_by_data(name, tmp_path, per_channel=per_channel)
     graph, constants = units_of(file, on_integers=has_integer_kernels())
@@ -28,15 +26,7 @@ def test_results_are_those_of_onnxruntime(name: str, per_channel: bool, tmp_path
     session = new_session(file, onnxruntime.SessionOptions())
     (wanted,) = session.run(None, {"x": x.numpy()})
 
-    program = on_kernels(graph, constants)
-    torch.set_num_threads(2)
-    values = {**constants, "x": x}
-    for op, unit in zip(graph.operators, program.units, strict=True):
-        run = unit.kernel.run_on(2)
-        result = run(*(values[operand] if operand else None for operand in op.inputs))
-        results = (result,) if isinstance(result, torch.Tensor) else result
-        values.update(zip(op.outputs, results, strict=False))
-    (got,) = (values[value] for value in graph.outputs.values())
+    (got,) = run_bound((graph, constants), {"x": x}, threads=2).values()
 
     step = abs(wanted).max() / 64
     torch.testing.assert_close(got, torch.from_numpy(wanted), rtol=0, atol=float(step))

@@ -1,7 +1,5 @@
 """FP32 graphs that calibration put on integers: against NumPy, ONNX Runtime, and their parts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
@@ -78,10 +76,9 @@ def inputs_of(graph: OpGraph, seed: int = 2) -> dict[str, Tensor]:
 
 def calibrated(graph: OpGraph, constants: Mapping[str, Tensor], *wide: str) -> Quantisation:
     values = {**constants, **inputs_of(graph)}
-    with torch.inference_mode():
-        for op in graph.operators:
-            made = call(op, [values[name] if name else None for name in op.inputs])
-            values.update(zip(op.outputs, made, strict=False))
+    for op in graph.operators:
+        made = call(op, [values[name] if name else None for name in op.inputs])
+        values.update(zip(op.outputs, made, strict=False))
     wanted = Candidates(graph, constants).values()
     return Quantisation(
         {name: (float(values[name].min()), float(values[name].max())) for name in wanted}, wide
@@ -98,16 +95,15 @@ def on_units(given: Static, how: Quantisation) -> Static:
     return made
 
 
-def run_bound(made: Static, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def run_bound(made: Static, inputs: dict[str, Tensor], threads: int = 1) -> dict[str, Tensor]:
     graph, constants = made
-    program = on_kernels(graph, constants, 1)
-    torch.set_num_threads(1)
+    program = on_kernels(graph, constants, threads)
+    torch.set_num_threads(threads)
     values = {**constants, **inputs}
-    with torch.inference_mode():
-        for op, unit in zip(graph.operators, program.units, strict=True):
-            found = unit.kernel.run_on(1)(*(values[n] if n else None for n in op.inputs))
-            results = (found,) if isinstance(found, Tensor) else found
-            values.update(zip(op.outputs, results, strict=False))
+    for op, unit in zip(graph.operators, program.units, strict=True):
+        found = unit.kernel.run_on(threads)(*(values[n] if n else None for n in op.inputs))
+        results = (found,) if isinstance(found, Tensor) else found
+        values.update(zip(op.outputs, results, strict=False))
     return {name: values[value] for name, value in graph.outputs.items()}
 
 
@@ -144,7 +140,6 @@ def product(x: Array, ends: tuple[float, float], weight: Array) -> Array:
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, *MADE_HERE])
-@torch.inference_mode()
 def test_units_compute_what_quantising_each_part_does(name: str) -> None:
     given = static(named(name))
     how = calibrated(*given)

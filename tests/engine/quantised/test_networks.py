@@ -4,8 +4,6 @@ ONNX Runtime gives every tensor of integers in the file. Each unit runs on those
 error shows: one step, where rounding decides otherwise.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,7 +73,6 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return quantised(name, tmp_path, signed=signed, per_channel=per_channel)
 
 
-@torch.inference_mode()
 def test_units_on_integers_compute_what_their_parts_do(file: Path) -> None:
     graph, constants = units_of(file, on_integers=True)
     plain, floats = units_of(file, on_integers=False)
@@ -90,7 +87,6 @@ def test_units_on_integers_compute_what_their_parts_do(file: Path) -> None:
 
 @pytest.mark.skipif(not has_integer_kernels(), reason="the CPU has no instructions for it")
 @pytest.mark.parametrize("threads", [1, 2])
-@torch.inference_mode()
 def test_each_unit_is_within_a_step_of_onnxruntime(file: Path, threads: int) -> None:
     graph, constants = units_of(file, on_integers=True)
     x = example(graph)
@@ -117,7 +113,6 @@ def test_each_unit_is_within_a_step_of_onnxruntime(file: Path, threads: int) -> 
 
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("name", ["residual", "branches", "separable", "attention"])
-@torch.inference_mode()
 def test_quantised_operators_compute_what_onnxruntime_does(
     name: str, signed: bool, tmp_path: Path
 ) -> None:

@@ -1,7 +1,5 @@
 """Memory that runs out is called so, and what was freed goes back."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Processes that give way, as the kernel sees them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

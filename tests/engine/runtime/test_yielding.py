@@ -1,7 +1,5 @@
 """Long work on the device's thread pauses, so that requests go first."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Measurements run to their end at once."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Whole models against each other; contenders that say what they take instead of taking it."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
@@ -30,9 +28,9 @@ OPTIONS = ComparisonOptions(tolerance=1e-4, rounds=ROUNDS)
 class Machine:
     """Remembers who ran last, and how often in a row: the caches are theirs."""
 
-    ran: list[Scripted] = field(default_factory=list)
+    ran: list["Scripted"] = field(default_factory=list)
 
-    def times_in_a_row(self, plan: Scripted) -> int:
+    def times_in_a_row(self, plan: "Scripted") -> int:
         return next((n for n, other in enumerate(reversed(self.ran)) if other is not plan), 99)
 
 

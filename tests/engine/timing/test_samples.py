@@ -1,7 +1,5 @@
 """Samples that requests interrupt."""
 
-from __future__ import annotations
-
 from braid.engine.runtime.yielding import NetTime
 from braid.engine.timing.samples import ATTEMPTS, uninterrupted
 

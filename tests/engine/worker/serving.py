@@ -1,7 +1,5 @@
 """A device worker in a thread, and the front end's end of its link."""
 
-from __future__ import annotations
-
 import mmap
 import socket
 import threading

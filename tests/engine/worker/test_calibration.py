@@ -1,7 +1,5 @@
 """Calibration on a device: ranges from samples, and the units that stay wide by measured error."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

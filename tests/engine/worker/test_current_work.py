@@ -1,7 +1,5 @@
 """What a device thread does can be asked and ended from another thread."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Runs that another runtime leaves to the plan."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

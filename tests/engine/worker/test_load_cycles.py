@@ -3,8 +3,6 @@
 ``LOAD_CYCLES=1000 pytest -m slow`` of this file is the long form.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator

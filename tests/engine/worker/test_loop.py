@@ -1,7 +1,5 @@
 """What a worker says of itself while requests keep other work waiting."""
 
-from __future__ import annotations
-
 import mmap
 import socket
 from types import SimpleNamespace

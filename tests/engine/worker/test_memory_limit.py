@@ -1,7 +1,5 @@
 """What the limit of a worker's memory counts."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

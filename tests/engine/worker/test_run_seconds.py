@@ -1,7 +1,5 @@
 """The first run of an executable, which bounds the others, is timed without requests in between."""
 
-from __future__ import annotations
-
 import mmap
 from time import perf_counter_ns
 from types import SimpleNamespace

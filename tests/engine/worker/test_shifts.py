@@ -1,24 +1,21 @@
 """Corrections of biases: means of what rounding adds, against NumPy; kept as text."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from braid.core.errors import InvalidArtefact
-from braid.core.graph import Operator, OpGraph
+from braid.core.graph import OpGraph
 from braid.core.quantisation import Quantisation, Shift
-from braid.core.tensor import TensorType
 from braid.engine.passes.quantised.calibrated import corrected_bias, quantised_by, shift_of
 from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.worker.measuring.sensitivity import mean_shifts
+from tests.engine.cpu.test_kernels import unit_graph
 
 WIDTH, RANGE = 48, (0.0, 1.0)
-SPEC = TensorType("FP32", (1, WIDTH))
 
 
 def layer(*, bias: bool) -> tuple[OpGraph, dict[str, Tensor]]:
@@ -27,10 +24,8 @@ def layer(*, bias: bool) -> tuple[OpGraph, dict[str, Tensor]]:
     constants = {"w": torch.rand(WIDTH, WIDTH), "b": torch.randn(WIDTH)}
     if not bias:
         del constants["b"]
-    inputs = ("x", "w", "b" if bias else "")
-    op = Operator("unit", "aten.linear", inputs, ("y",), {"epilogue": [["aten.relu"]]})
-    specs = {name: TensorType("FP32", tuple(each.shape)) for name, each in constants.items()}
-    return OpGraph("layer", {"x": SPEC}, {"y": "y"}, specs, (op,), {"y": SPEC}), constants
+    operands = {"x": torch.empty(1, WIDTH), "w": constants["w"], "b": constants.get("b")}
+    return unit_graph("aten.linear", operands, [*constants], {"epilogue": [["aten.relu"]]})
 
 
 def rows(count: int, seed: int) -> list[dict[str, Tensor]]:

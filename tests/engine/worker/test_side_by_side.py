@@ -1,7 +1,5 @@
 """Runs on places of a CPU: right outputs, at once, and each stopped alone."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -93,11 +91,16 @@ def test_runs_side_by_side_and_on_all_threads_give_right_outputs_in_any_order(
     cpu: tuple[Front, dict[str, Tensor]],
 ) -> None:
     front, weights = cpu
+
+    check_twelve_runs(front, weights, on_all=(3, 4, 9))
+
+
+def check_twelve_runs(front: Front, weights: dict[str, Tensor], on_all: Sequence[int]) -> None:
     inputs = torch.randn(12, CHANNELS, EXTENT, EXTENT)
     for slot in range(12):
         front.tensor(slot, "x").copy_(inputs[slot : slot + 1])
 
-    calls = [front.run(ALL if slot in (3, 4, 9) else BESIDE, slot) for slot in range(12)]
+    calls = [front.run(ALL if slot in on_all else BESIDE, slot) for slot in range(12)]
     answers = [front.worker.answer(call) for call in calls]
 
     assert all(isinstance(answer, WorkerAnswer) for answer in answers), answers
@@ -118,14 +121,7 @@ def test_four_threads_are_measured_and_run_as_four_places(tmp_path: Path) -> Non
 
         worker.call(PrepareExecutable(ALL, PlanToRun(KEY)))
         worker.call(PrepareExecutable(BESIDE, PlanToRun(KEY, side_by_side=4)))
-        front, inputs = Front(worker), torch.randn(12, CHANNELS, EXTENT, EXTENT)
-        for slot in range(12):
-            front.tensor(slot, "x").copy_(inputs[slot : slot + 1])
-        for call in [front.run(ALL if slot == 6 else BESIDE, slot) for slot in range(12)]:
-            assert isinstance(worker.answer(call), WorkerAnswer)
-        for slot in range(12):
-            want = expected(inputs[slot : slot + 1], weights)
-            assert torch.allclose(front.tensor(slot, "y").double(), want, atol=1e-4)
+        check_twelve_runs(Front(worker), weights, on_all=(6,))
     finally:
         worker.close()
 

@@ -1,7 +1,5 @@
 """Memory of a worker: of tensors, and what it gives back."""
 
-from __future__ import annotations
-
 import torch
 
 from braid.engine.cpu.backend import CpuBackend

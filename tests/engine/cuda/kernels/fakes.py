@@ -1,7 +1,5 @@
 """The fused operators of CUDA taken apart, to run their kernels' arithmetic on CPU."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Kernels that a library refuses, and faults that are the device's own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

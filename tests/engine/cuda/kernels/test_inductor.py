@@ -1,7 +1,5 @@
 """Units through TorchInductor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

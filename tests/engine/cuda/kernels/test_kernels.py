@@ -1,7 +1,5 @@
 """Each CUDA kernel of a unit gives the registry's numbers; here with its fused operators apart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -17,7 +15,7 @@ from braid.engine.program.kernel import Kernel, PackedWeights, kernel_signature
 from braid.engine.program.program import Binding, bind
 from tests.engine.cpu.test_kernels import convolution_attributes, unit_graph
 from tests.engine.cuda.kernels.fakes import DecomposedOps
-from tests.engine.program.test_merge import Drawing
+from tests.engine.program.test_merge import Units
 
 CPU = torch.device("cpu")
 RELU: Literal = [["aten.relu"]]
@@ -26,10 +24,8 @@ GELU: Literal = [["aten.gelu", "approximate", "tanh"]]
 
 @pytest.fixture(autouse=True)
 def switches_as_they_were() -> Iterator[None]:
-    torch.manual_seed(0)
     benchmark = torch.backends.cudnn.benchmark
-    with torch.inference_mode():
-        yield
+    yield
     pin_fp32()
     torch.backends.cudnn.benchmark = benchmark
 
@@ -221,10 +217,12 @@ def test_choices_of_tf32_and_fp32_are_kept_apart() -> None:
 @pytest.mark.parametrize("images", [True, False])
 def test_merged_units_on_cuda_kernels(layout: str, images: bool) -> None:
     if images:
-        drawing = Drawing(torch.randn(2, 5, 9, 8)).conv(4, (1, 1)).conv(6, (3, 3)).conv(2, (1, 7))
+        drawing = (
+            Units(torch.randn(2, 5, 9, 8)).beside(4, (1, 1)).beside(6, (3, 3)).beside(2, (1, 7))
+        )
     else:
-        drawing = Drawing(torch.randn(2, 3, 16)).linear(8).linear(8).linear(4)
-    graph, constants = drawing.graph()
+        drawing = Units(torch.randn(2, 3, 16)).linear(8).linear(8).linear(4)
+    graph, constants = drawing.joined
     source = CudaKernels(CPU, layout=layout, ops=DecomposedOps(), compile_=None)
     program = bind(graph, constants, Binding(source, 1, PackedWeights()))
 

@@ -1,8 +1,6 @@
 """The CUDA kernels on a GPU: right numbers, also over poisoned memory and inside a capture."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +15,7 @@ from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.program import Binding, bind
 from tests.engine.cpu.test_kernels import convolution_attributes, unit_graph
-from tests.engine.program.test_merge import Drawing
+from tests.engine.program.test_merge import Units
 
 pytestmark = pytest.mark.gpu
 
@@ -25,13 +23,6 @@ RELU: Literal = [["aten.relu"]]
 GELU: Literal = [["aten.gelu", "approximate", "tanh"]]
 LIMITS = {torch.float32: 5e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """Of errors, relative to the largest element. FP32: Winograd's convolutions; TF32 is above."""
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.inference_mode():
-        yield
 
 
 @dataclass(frozen=True)
@@ -178,11 +169,11 @@ def test_tf32_rounds_and_fp32_does_not() -> None:
 @pytest.mark.parametrize("images", [True, False])
 def test_merged_units(images: bool) -> None:
     if images:
-        drawing = Drawing(torch.randn(2, 64, 17, 17))
-        drawing.conv(48, (1, 1)).conv(64, (3, 3)).conv(32, (1, 7))
+        drawing = Units(torch.randn(2, 64, 17, 17))
+        drawing.beside(48, (1, 1)).beside(64, (3, 3)).beside(32, (1, 7))
     else:
-        drawing = Drawing(torch.randn(4, 16, 64)).linear(64).linear(64).linear(32)
-    graph, constants = drawing.graph()
+        drawing = Units(torch.randn(4, 16, 64)).linear(64).linear(64).linear(32)
+    graph, constants = drawing.joined
     for layout in ("nchw", "nhwc"):
         source = CudaKernels(torch.device("cuda"), layout=layout, compile_=None)
         program = bind(graph, constants, Binding(source, 8, PackedWeights()))

@@ -1,0 +1,1 @@
+from tests.engine.cpu.executors import repeatable as repeatable
