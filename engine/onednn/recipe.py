@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from braid.core.tensor import DTYPE_BYTES
-from braid.engine.onednn.library import Array, Computation
+from braid.engine.onednn.library import ARRAY_TYPES, Array, Computation, aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,18 @@ class Buffer:
     def is_dense(self) -> bool:
         """Whether the elements lie in memory in the order of the value's shape."""
         return not self.images or self.shape[1] == 1 or math.prod(self.shape[2:]) == 1
+
+    def fresh(self) -> Array:
+        return self.over(aligned(self.size_bytes))
+
+    def over(self, memory: Array) -> Array:
+        """This buffer's array over bytes of the right number."""
+        array = memory.view(ARRAY_TYPES[self.dtype])
+        if not self.images:
+            return array.reshape(self.seen_as or self.shape)
+        n, c, h, w = self.shape
+        images = array.reshape(n, h, w, c).transpose(0, 3, 1, 2)
+        return images if self.seen_as is None else images.reshape(self.seen_as)
 
 
 @dataclass(frozen=True, slots=True)
