@@ -16,13 +16,13 @@ from braid.core.attributes import image_window
 from braid.core.graph import Operator, OpGraph
 from braid.engine.cpu.kernels.epilogues import post_ops
 from braid.engine.cpu.kernels.unit_binding import View
-from braid.engine.onednn.library import Array
+from braid.engine.onednn.library import Array, address_of
+from braid.engine.onednn.recipe import lies_as
 from braid.engine.ops.dtypes import tensor_of, torch_dtype
 from braid.engine.ops.families.resize import ResizeOptions, usual_sampling
 from braid.engine.ops.kinds import call
 from braid.engine.passes.attention import shares
-from braid.engine.passes.quantised.values import signed_weights as signed_tensor
-from braid.engine.program.kernel import Kernel, PackedWeights, Run
+from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.runtime.threads import on_one_thread
 
 Arrays = Mapping[str, Array]
@@ -54,21 +54,24 @@ def arrays_of(tensors: Mapping[str, Tensor]) -> Arrays:
     return {name: array_of(tensor) for name, tensor in tensors.items()}
 
 
-def tensors_of(arrays: Arrays) -> Mapping[str, Tensor]:
-    return {name: tensor_of(array) for name, array in arrays.items()}
-
-
 def slots_of(tensors: Sequence[Tensor | None]) -> Slots:
     return [None if tensor is None else array_of(tensor) for tensor in tensors]
 
 
-def run_in_torch(run: Run, operands: Sequence[Array | None]) -> Slots:
-    result = run(*[None if array is None else tensor_of(array) for array in operands])
+def run_kernel(kernel: Kernel, threads: int, operands: Slots) -> Sequence[Array | None]:
+    if kernel.run is None:
+        recipe, launch = kernel.launch_on(threads)
+        given = [laid(operands[position], images=images) for position, images in recipe.operands]
+        return launch([*map(address_of, given)])
+    result = kernel.run(*[None if array is None else tensor_of(array) for array in operands])
     return slots_of((result,) if isinstance(result, Tensor) else result)
 
 
-def laid(array: Array, *, images: bool) -> Array:
+def laid(array: Array | None, *, images: bool) -> Array:
     """The numbers in channels_last, or in the order of their shape; copied by the thread's team."""
+    assert array is not None, "an operand was released or never produced"
+    if lies_as(array, images=images):
+        return array
     layout = torch.channels_last if images else torch.contiguous_format
     return array_of(tensor_of(array).contiguous(memory_format=layout))
 
@@ -92,13 +95,6 @@ def views_of(unit: Operator, source: View) -> list[View]:
 def sampling_of(shape: Sequence[int], options: ResizeOptions) -> str | None:
     """``usual_sampling`` of images of this shape."""
     return usual_sampling(torch.empty(shape, device="meta"), options)
-
-
-def signed_weights(weights: Array, zeros: Array | None) -> Array | None:
-    """Weights as signed integers around zero; None if their zero points do not allow it."""
-    given = tensor_of(weights), None if zeros is None else tensor_of(zeros)
-    signed = signed_tensor(*given)
-    return None if signed is None else array_of(signed)
 
 
 def through_torch(

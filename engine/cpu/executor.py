@@ -17,15 +17,7 @@ from functools import partial
 from itertools import accumulate
 from time import perf_counter_ns
 
-from braid.engine.cpu.border import (
-    Slots,
-    arrays_of,
-    copy_into,
-    run_in_torch,
-    set_threads,
-    slots_of,
-    tensors_of,
-)
+from braid.engine.cpu.border import Slots, arrays_of, copy_into, run_kernel, set_threads, slots_of
 from braid.engine.cpu.compile import compile_layout
 from braid.engine.cpu.lane_plan import LanePlan, bind_if_repeated
 from braid.engine.cpu.lanes import Segment, Step, lay_out_stage
@@ -112,7 +104,7 @@ class CpuExecutor:
             arena = self._run_compiled(plan.compiled, env, runner, pause)
         results = program.results(env)
         if outputs is None:
-            return tensors_of({name: _outside(arena, array) for name, array in results.items()})
+            return {name: tensor_of(_outside(arena, array)) for name, array in results.items()}
         if pause is None and runner is not None:
             bind_if_repeated(plan, env, runner, (inputs, outputs), given)
         if elsewhere := {name: a for name, a in results.items() if a is not given[name]}:
@@ -262,8 +254,7 @@ def _run_steps(steps: Sequence[Step], env: Slots, events: Mapping[int, threading
         for other in step.waits:
             events[other].wait()
         unit = step.unit
-        run = unit.kernel.run_on(step.threads)
-        results = run_in_torch(run, [env[slot] for slot in unit.inputs])
+        results = run_kernel(unit.kernel, step.threads, [env[slot] for slot in unit.inputs])
         for slot, array in zip(unit.outputs, results, strict=len(results) > 1):
             env[slot] = array
         for slot in step.releases:

@@ -17,9 +17,10 @@ from operator import is_
 from braid.engine.cpu.border import Arrays, Slots, slots_of
 from braid.engine.cpu.lanes import Segment
 from braid.engine.cpu.memory import ActivationMemory
-from braid.engine.cpu.segments import Compiled, NativeSegment, Runner, Slices, lies_as
+from braid.engine.cpu.segments import Compiled, NativeSegment, Runner, Slices
 from braid.engine.device import Tensors
-from braid.engine.onednn.library import Array
+from braid.engine.onednn.library import Array, address_of
+from braid.engine.onednn.recipe import lies_as
 from braid.engine.program.program import Program
 
 
@@ -105,6 +106,6 @@ def _bound_images(
             return None
         if operand.slot not in images:
             images[operand.slot] = runner.interleaving(array)
-        address = images[operand.slot][0].ctypes.data + operand.offset_bytes
+        address = address_of(images[operand.slot][0]) + operand.offset_bytes
         runner.library.set_handle(operand.memory, address)
     return tuple(copy for _, copy in images.values())

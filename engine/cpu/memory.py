@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from braid.engine.onednn.library import ALIGNMENT, Array, aligned
+from braid.engine.onednn.library import ALIGNMENT, Array, address_of, aligned
 from braid.engine.onednn.recipe import Buffer
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
@@ -73,14 +73,14 @@ class ActivationMemory:
         if size_bytes > self._memory.size:
             self.free()  # the old memory first
             self._memory = aligned(size_bytes)
-            self.start = self._memory.ctypes.data
+            self.start = address_of(self._memory)
 
     def free(self) -> None:
         self._memory, self.start = aligned(0), 0
         self.generation += 1
 
     def holds(self, array: Array) -> bool:
-        return 0 <= array.ctypes.data - self.start < self._memory.size
+        return 0 <= address_of(array) - self.start < self._memory.size
 
     def over(self, buffer: Buffer, offset_bytes: int) -> Array:
         """A buffer's array at this place."""

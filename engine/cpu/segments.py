@@ -25,9 +25,10 @@ from braid.engine.onednn.library import (
     Array,
     ComputationCall,
     OneDnn,
+    address_of,
     find_onednn,
 )
-from braid.engine.onednn.recipe import Buffer
+from braid.engine.onednn.recipe import Buffer, lies_as
 
 EXECUTE, WAIT, SIGNAL = 0, 1, 2  # words of the code, as in lanes.c
 _CUT = -2
@@ -76,11 +77,11 @@ class Runner:
         """
         if not native.addresses:
             parts = native.code, native.flags, native.bookmark
-            native.addresses = tuple(array.ctypes.data for array in parts)
+            native.addresses = tuple(map(address_of, parts))
         code, flags, bookmark = native.addresses
         slice_ns = 0 if slices is None else slices.length_ns
         arrivals = -1 if slices is None or slices.arrivals is None else slices.arrivals
-        moments = None if stamps is None else stamps.ctypes.data
+        moments = None if stamps is None else address_of(stamps)
         words = code, flags, native.runs, bookmark, slice_ns, arrivals, moments
         while (status := self._run(*words)) == _CUT:
             assert slices is not None
@@ -97,7 +98,7 @@ class Runner:
 
     def as_images(self, array: Array) -> Array:
         """In channels_last, by the thread's team: torch takes 60 us for an image of 224 x 224."""
-        if not self.interleaves(array):
+        if lies_as(array, images=True) or not self.interleaves(array):
             return laid(array, images=True)
         images, interleave = self.interleaving(array)
         interleave()
@@ -111,7 +112,7 @@ class Runner:
         """Memory for images, and the copy there, by as many threads as the team has now."""
         images = Buffer(array.shape, images=True).fresh()
         n, c, h, w = array.shape
-        words = array.ctypes.data, images.ctypes.data, n, c, h * w, self.library.team()
+        words = address_of(array), address_of(images), n, c, h * w, self.library.team()
         return images, lambda _kept=(array, images): self._interleave(*words)
 
 
@@ -197,15 +198,14 @@ def run_native(
     for binding in native.operands:
         array = env[binding.slot]
         assert array is not None, "an operand was released or never produced"
-        if not lies_as(array, images=binding.images):
-            array = runner.as_images(array) if binding.images else laid(array, images=False)
+        array = runner.as_images(array) if binding.images else laid(array, images=False)
         held.append(array)
-        set_handle(binding.memory, array.ctypes.data + binding.offset_bytes)
+        set_handle(binding.memory, address_of(array) + binding.offset_bytes)
     for slot, buffer, memories in native.results:
         target = env[slot]  # the caller's memory for this output, if any
         if target is None or not buffer.is_dense:
             env[slot] = target = buffer.fresh()
-        address = target.ctypes.data
+        address = address_of(target)
         for memory, extra in memories:
             set_handle(memory, address + extra)
     native.runs += 1
@@ -217,10 +217,3 @@ def run_native(
         env[slot] = view
     for slot in native.releases:
         env[slot] = None
-
-
-def lies_as(array: Array, *, images: bool) -> bool:
-    """Whether numbers lie in channels_last, or in the order of their shape."""
-    if images:
-        return array.ndim == 4 and array.transpose(0, 2, 3, 1).flags.c_contiguous
-    return array.flags.c_contiguous

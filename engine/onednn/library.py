@@ -84,6 +84,7 @@ PostOp = tuple[str, float, float]
 shape, the argument ``POST_OP * (position + 1) | SRC_1``."""
 
 _Pointer = ctypes.c_void_p
+_DATA = object.__basicsize__  # numpy's PyArrayObject is the head of an object, then this address
 _Dims = ctypes.c_int64 * 12
 
 
@@ -103,6 +104,11 @@ def dims(extents: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
     return _Dims(*extents)
 
 
+def address_of(array: Array) -> int:
+    """Where its first element is: ``array.ctypes.data``, which takes ten times as long."""
+    return _Pointer.from_address(id(array) + _DATA).value or 0
+
+
 def strides_of(shape: Sequence[int], *, images: bool = False) -> tuple[int, ...]:
     """Distances between elements along each axis; ``images`` [n, c, h, w] lie in channels_last."""
     if images:
@@ -114,7 +120,7 @@ def strides_of(shape: Sequence[int], *, images: bool = False) -> tuple[int, ...]
 def aligned(size_bytes: int) -> Array:
     """Bytes that begin at a cache line."""
     memory = np.empty(size_bytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
+    start = -address_of(memory) % ALIGNMENT
     return memory[start : start + size_bytes]
 
 
@@ -369,7 +375,7 @@ class ComputationCall:
         ]
         memories = [library.owned(self, "memory", library.memory(layout)) for layout in layouts]
         for memory, array in zip(memories, given.values(), strict=False):
-            library.set_handle(memory, array.ctypes.data)
+            library.set_handle(memory, address_of(array))
         self.computation, self._kept = computation, tuple(given.values())
         self._arguments = (_Argument * len(indices))(
             *[_Argument(*pair) for pair in zip(indices, memories, strict=True)]

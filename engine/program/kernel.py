@@ -23,7 +23,7 @@ from torch import Tensor
 from braid.core.graph import Operator, OpGraph
 from braid.core.json_form import to_json
 from braid.engine.onednn.library import WEIGHTS, Array, OneDnn, Primitive, Unsupported
-from braid.engine.onednn.recipe import Recipe
+from braid.engine.onednn.recipe import Launch, Recipe, launch_of
 from braid.engine.ops.dtypes import array_of, tensor_of
 
 Run = Callable[..., Tensor | tuple[Tensor, ...]]
@@ -38,7 +38,7 @@ class Kernel:
     recipe: Callable[[int], Recipe] | None = None  # for a number of threads
     needs_finite: bool = False  # a NaN or infinity going in may come out as a number
     _recipes: dict[int, Recipe] = field(default_factory=dict, repr=False)
-    _runs: dict[int, Run] = field(default_factory=dict, repr=False)
+    _launches: dict[int, tuple[Recipe, Launch]] = field(default_factory=dict, repr=False)
 
     def recipe_on(self, threads: int) -> Recipe | None:
         """None if the kernel is a function; ``Unsupported`` if oneDNN has no fast kernel for it."""
@@ -50,13 +50,14 @@ class Kernel:
 
     def run_on(self, threads: int) -> Run:
         """Function from the unit's inputs to its outputs, for a team of ``threads`` threads."""
-        if self.run is not None:
-            return self.run
-        if threads not in self._runs:
+        return _run_from(*self.launch_on(threads)) if self.run is None else self.run
+
+    def launch_on(self, threads: int) -> tuple[Recipe, Launch]:
+        if threads not in self._launches:
             recipe = self.recipe_on(threads)
             assert recipe is not None, "a kernel runs, or has a recipe"
-            self._runs[threads] = _run_from(recipe)
-        return self._runs[threads]
+            self._launches[threads] = recipe, launch_of(recipe)
+        return self._launches[threads]
 
 
 class PackedWeights:
@@ -190,12 +191,7 @@ def kernel_signature(unit: Operator, graph: OpGraph) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def _run_from(recipe: Recipe) -> Run:
-    launches = [
-        (one.computation.launcher(one.fixed, tuple(one.places)), tuple(one.places.values()))
-        for one in recipe.actions
-    ]
-
+def _run_from(recipe: Recipe, launch: Launch) -> Run:
     def run(*inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         operands = [
             inputs[position].contiguous(
@@ -203,13 +199,7 @@ def _run_from(recipe: Recipe) -> Run:
             )
             for position, images in recipe.operands
         ]
-        results, temporaries = (
-            tuple(tensor_of(buffer.fresh()) for buffer in buffers)
-            for buffers in (recipe.results, recipe.temporaries)
-        )
-        data = {"operand": operands, "result": results, "temporary": temporaries}
-        for launch, places in launches:
-            launch(*[data[p.kind][p.index].data_ptr() + p.offset_bytes for p in places])
+        results = tuple(map(tensor_of, launch([operand.data_ptr() for operand in operands])))
         return results[0] if len(results) == 1 else results
 
     return run

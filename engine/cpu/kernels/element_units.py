@@ -18,7 +18,7 @@ from braid.core.attributes import whole, wholes
 from braid.core.graph import Operator
 from braid.core.tensor import DTYPE_BYTES
 from braid.engine.cpu.kernels.native_units import VARIANT, words
-from braid.engine.cpu.kernels.unit_binding import UnitBinding, View
+from braid.engine.cpu.kernels.unit_binding import UnitBinding, View, single
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import DST, MANY, SRC, NativeCall, OneDnn, strides_of
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
@@ -352,7 +352,7 @@ def _running_sum(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> K
     def make(_: int) -> Recipe:
         structure = _Running(None, *extents, _TYPES[dtype])
         call = NativeCall(binding.library, native.braid_running, structure)
-        return _on_one(call, binding, unit)
+        return single(call, {}, {SRC: 0}, binding.result(result))
 
     return Kernel(VARIANT, recipe=make)
 
@@ -377,7 +377,7 @@ def _reduction(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Ker
     runs = [(is_in, [*axes]) for is_in, axes in groupby(order, key=lambda axis: axis in dims)]
     places = [at for at, (is_in, _) in enumerate(runs) if is_in]
     left = [axis for is_in, axes in runs for axis in axes if not is_in]
-    code, copy = REDUCTIONS[unit.kind], None
+    code, copy, operands = REDUCTIONS[unit.kind], None, ((0, _is_images(data, binding)),)
     if len(places) == 1 and left == [axis for axis in kept if shape[axis] > 1]:
         sizes = [math.prod(shape[axis] for axis in axes) for _, axes in runs]
         at = places[0]
@@ -393,16 +393,11 @@ def _reduction(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Ker
 
     def make(threads: int) -> Recipe:
         structure = _Reduction(None, code, *extents, threads)
-        recipe = _on_one(NativeCall(binding.library, native.braid_reduce, structure), binding, unit)
+        call = NativeCall(binding.library, native.braid_reduce, structure)
+        recipe = replace(single(call, {}, {SRC: 0}, binding.result(result)), operands=operands)
         return recipe if copy is None else _behind(copy(threads), recipe, shape, "FP32")
 
     return Kernel(VARIANT, recipe=make, needs_finite=code > 2)
-
-
-def _on_one(call: NativeCall, binding: UnitBinding, unit: Operator) -> Recipe:
-    action = Action(call, {}, {SRC: Place("operand", 0), DST: Place("result", 0)})
-    images = _is_images(unit.inputs[0], binding)
-    return Recipe((action,), ((0, images),), (binding.result(unit.outputs[0]),))
 
 
 _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, ctypes.CDLL], Kernel | None]] = {

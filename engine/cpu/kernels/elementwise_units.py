@@ -13,13 +13,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
-import numpy as np
-
 from braid.core.attributes import wholes
 from braid.core.graph import Operator, OpGraph
 from braid.engine.cpu.kernels.element_units import OF_INTEGERS, OPERATIONS, PICKS, REDUCTIONS
 from braid.engine.cpu.kernels.epilogues import post_op
-from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, number
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import (
     ADD,
@@ -153,7 +151,7 @@ def weighted(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
     flat = binding.library.dense([math.prod(shape)])
     layouts = flat, flat, flat
     describe = partial(floats.binary, binding.library, BINARY_ADD, layouts, chain, {SRC: 0})
-    fixed = {SCALES | SRC: np.array([first], np.float32)}
+    fixed = {SCALES | SRC: number(first)}
     buffer = binding.result(unit.outputs[0])
     return binding.kernel(describe, arguments, buffer, fixed=fixed, needs_finite=True)
 

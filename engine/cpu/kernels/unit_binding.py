@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
+
 from braid.core.graph import Operator, OpGraph
 from braid.engine.onednn.library import (
+    ARRAY_TYPES,
     BIAS,
     DST,
     DTYPES,
@@ -104,6 +107,10 @@ class UnitBinding:
                 return single(primitive, given, arguments, result)
 
         return Kernel(VARIANT, recipe=make, needs_finite=needs_finite)
+
+
+def number(value: float, dtype: str = "FP32") -> Array:
+    return np.array([value], ARRAY_TYPES[dtype])
 
 
 def constants_of(unit: Operator, binding: UnitBinding) -> tuple[Array, dict[int, Array]] | None:

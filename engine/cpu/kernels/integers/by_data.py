@@ -15,7 +15,7 @@ import numpy as np
 
 from braid.core.attributes import image_window
 from braid.core.graph import Operator
-from braid.engine.cpu.border import signed_weights
+from braid.engine.cpu.border import array_of
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
 from braid.engine.onednn import floats, integer_sums
 from braid.engine.onednn.library import (
@@ -30,6 +30,8 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.ops.dtypes import tensor_of
+from braid.engine.passes.quantised.values import signed_weights
 from braid.engine.program.kernel import Kernel
 
 _BYTES = ("UINT8", "INT8")
@@ -75,7 +77,8 @@ def _weights(unit: Operator, binding: UnitBinding) -> Array | None:
         return None
     if binding.dtype(unit.inputs[0]) not in _BYTES:
         return None
-    return signed_weights(given, zeros)
+    signed = signed_weights(tensor_of(given), None if zeros is None else tensor_of(zeros))
+    return None if signed is None else array_of(signed)
 
 
 def _zero(given: tuple[str, ...], binding: UnitBinding) -> Array | str | None:

@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from braid.core.attributes import wholes
 from braid.core.graph import WEIGHTS, Operator
 from braid.engine.cpu.kernels.integers.rounding import Chain, Steps, rounded, steps_of_grid
 from braid.engine.cpu.kernels.integers.weighted import types_of
-from braid.engine.cpu.kernels.unit_binding import UnitBinding
+from braid.engine.cpu.kernels.unit_binding import UnitBinding, number
 from braid.engine.onednn import integers
 from braid.engine.onednn.integers import AverageWindow, Types
-from braid.engine.onednn.library import (
-    POST_OP,
-    SCALES,
-    SRC,
-    SRC_1,
-    ZERO_POINT,
-    Array,
-    PostOp,
-    Primitive,
-)
+from braid.engine.onednn.library import POST_OP, SCALES, SRC, SRC_1, ZERO_POINT, PostOp, Primitive
 from braid.engine.onednn.recipe import Buffer
 from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
 from braid.engine.program.kernel import Kernel
-
-
-def _number(value: float) -> Array:
-    return np.array([value], np.float32)
 
 
 def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
@@ -55,7 +40,7 @@ def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel 
     def describe() -> Primitive:
         return integers.add(library, types, elements, rounding.chain.post_ops)
 
-    fixed = {SCALES | SRC: _number(grids[0].scale), SCALES | SRC_1: _number(grids[1].scale)}
+    fixed = {SCALES | SRC: number(grids[0].scale), SCALES | SRC_1: number(grids[1].scale)}
     return binding.kernel(describe, arguments, binding.result(unit.outputs[0]), fixed=fixed)
 
 
@@ -73,7 +58,7 @@ def regridded(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kern
     def describe() -> Primitive:
         return integers.with_number(library, types, elements, chain, divide=False)
 
-    fixed, buffer = {SRC_1: _number(0.0)}, binding.result(unit.outputs[0])
+    fixed, buffer = {SRC_1: number(0.0)}, binding.result(unit.outputs[0])
     return binding.kernel(describe, {SRC: 0}, buffer, fixed=fixed)
 
 
@@ -147,7 +132,7 @@ def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
     def describe() -> Primitive:
         return integers.with_number(binding.library, types, elements, post_ops, divide=True)
 
-    fixed, buffer = {SRC_1: _number(steps.scale)}, binding.result(unit.outputs[0])
+    fixed, buffer = {SRC_1: number(steps.scale)}, binding.result(unit.outputs[0])
     return binding.kernel(describe, {SRC: 0}, buffer, fixed=fixed, needs_finite=True)
 
 
@@ -163,16 +148,16 @@ def dequantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
         return integers.dequantise(binding.library, source, elements)
 
     fixed = {
-        SCALES | SRC: _number(steps.scale),
-        ZERO_POINT | SRC: np.array([steps.zero], np.int32),
+        SCALES | SRC: number(steps.scale),
+        ZERO_POINT | SRC: number(steps.zero, "INT32"),
     }
     return binding.kernel(describe, {SRC: 0}, binding.result(unit.outputs[0]), fixed=fixed)
 
 
 def _whole(unit: Operator, scale: str, zero: str, binding: UnitBinding) -> Grid[str] | None:
     for name in filter(None, (scale, zero)):
-        number = binding.constants.get(name)
-        if number is None or number.size != 1:
+        constant = binding.constants.get(name)
+        if constant is None or constant.size != 1:
             return None
     is_fp32 = binding.graph.spec(scale).dtype == "FP32"
     return Grid(scale, zero) if is_fp32 and not unit.attributes.get("block") else None

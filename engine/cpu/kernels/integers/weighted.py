@@ -11,7 +11,7 @@ import numpy as np
 from braid.core.attributes import image_window
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.integers.rounding import Chain, Rounded, rounded, steps_of_grid
-from braid.engine.cpu.kernels.unit_binding import UnitBinding, WithWeights
+from braid.engine.cpu.kernels.unit_binding import UnitBinding, WithWeights, number
 from braid.engine.onednn import integers
 from braid.engine.onednn.integers import Types
 from braid.engine.onednn.library import (
@@ -48,7 +48,7 @@ class _Numbers:
     def fixed(self) -> Mapping[int, Array]:
         given = {BIAS: self.bias, SCALES | WEIGHTS: self.factors}
         if self.zero:
-            given[ZERO_POINT | SRC] = np.array([self.zero], np.int32)
+            given[ZERO_POINT | SRC] = number(self.zero, "INT32")
         return given
 
 
