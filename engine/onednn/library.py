@@ -191,8 +191,12 @@ class OneDnn:
 
     def reorder(self, array: Array, target: _Pointer, packed: Array) -> None:
         """Write ``array`` to bytes, in the layout and type of the descriptor ``target``."""
-        primitive = self.copy(self.like(array), target)
-        primitive.launcher({SRC: np.ascontiguousarray(array), DST: packed}, ())()
+        try:
+            primitive = self.copy(self.like(array), target)
+        except Unsupported:  # from such strides
+            array = np.ascontiguousarray(array)
+            primitive = self.copy(self.like(array), target)
+        primitive.launcher({SRC: array, DST: packed}, ())()
 
     def same(self, left: _Pointer, right: _Pointer) -> bool:
         return bool(self._c.dnnl_memory_desc_equal(left, right))
@@ -226,7 +230,8 @@ class OneDnn:
         return self.owned(description, "memory_desc", description)
 
     def like(self, array: Array) -> _Pointer:
-        return self.on(dtype_of(array)).dense(array.shape)
+        steps = [distance // array.itemsize for distance in array.strides]
+        return self.on(dtype_of(array)).strided(array.shape, steps)
 
     def images(self, shape: Sequence[int]) -> _Pointer:
         """Layout of images [n, c, h, w] in channels_last."""

@@ -24,7 +24,7 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.json_form import to_json
 from braid.engine.onednn.library import WEIGHTS, Array, OneDnn, Primitive, Unsupported
 from braid.engine.onednn.recipe import Launch, Recipe, launch_of
-from braid.engine.ops.dtypes import array_of, tensor_of
+from braid.engine.ops.dtypes import tensor_of
 
 Run = Callable[..., Tensor | tuple[Tensor, ...]]
 
@@ -79,7 +79,7 @@ class PackedWeights:
                 return packed
         # By torch: numpy asks for huge pages, and then packing takes 1.7 times as long.
         packed = torch.empty(library.size_bytes(wanted), dtype=torch.uint8).numpy()
-        library.reorder(array_of(tensor_of(weight).contiguous()), wanted, packed)
+        library.reorder(weight, wanted, packed)
         layouts.append((primitive, packed))
         return packed
 
