@@ -7,8 +7,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-
 from braid.core.device_state import DeviceState
 from braid.core.errors import BraidError, DeviceOutOfMemory
 from braid.core.graph import Operator, OpGraph
@@ -16,6 +14,7 @@ from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
 from braid.core.schedule import USUAL_KERNELS
+from braid.engine.cpu.border import set_threads
 from braid.engine.cpu.core_distance import CoreProbe
 from braid.engine.cpu.device_key import (
     ENGINES,
@@ -161,7 +160,7 @@ class CpuBackend:
             thread_gives_way()
             if self._executor.cpus:  # not on the one core of the device's thread
                 os.sched_setaffinity(0, self._executor.cpus)
-            torch.set_num_threads(self.threads)
+            set_threads(self.threads)
             return interpret(program.graph, program.constants(), inputs)
 
         return in_thread(aside, pause)

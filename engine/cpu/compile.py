@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
+import numpy as np
 
 from braid.engine.cpu.lanes import Segment, Step
 from braid.engine.cpu.memory import Lifetime, plan_memory
@@ -230,7 +230,7 @@ class _Values:
 
 
 def _native_segment(segments: Sequence[list[_Lane]], values: _Values) -> NativeSegment:
-    nothing = torch.empty(0)
+    nothing = np.empty(0)
     native = NativeSegment(nothing, nothing, nothing)
     joined = _joined(segments)
     buffers = {
@@ -258,9 +258,9 @@ def _native_segment(segments: Sequence[list[_Lane]], values: _Values) -> NativeS
                 body += [word for flag in signals for word in (SIGNAL, flag)]
                 native.releases += item.step.releases
             header += [start, words + len(body)]
-    native.code = torch.tensor([*header, *body], dtype=torch.int64)
-    native.flags = torch.zeros(max(1, len(flags)), dtype=torch.int64)
-    native.bookmark = torch.zeros(2 + max(map(len, joined)), dtype=torch.int64)
+    native.code = np.array([*header, *body], np.int64)
+    native.flags = np.zeros(max(1, len(flags)), np.int64)
+    native.bookmark = np.zeros(2 + max(map(len, joined)), np.int64)
     native.results = [
         (slot, _as_callers_want(buffers[slot], slot, values), memories)
         for slot, memories in results.items()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 
-import torch
-
 from braid.core.precision import BF16, FP32, INT8
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO
+from braid.engine.cpu.border import TORCH_VERSION, isa
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import find_onednn, onednn_version
 from braid.engine.program.engines import Engine
@@ -38,9 +37,9 @@ def cpu_device_key(threads: int, cores: int, quota: float = 0.0) -> str:
     """
     facts = {
         **({"quota": f"{quota:g}"} if quota else {"cores": str(cores)}),
-        "isa": torch.backends.cpu.get_cpu_capability(),
+        "isa": isa(),
         "threads": str(threads),
-        "torch": torch.__version__,
+        "torch": TORCH_VERSION,
         "onednn": onednn_version(),
         "kernels": str(KERNELS_REVISION),
         **({"native": "none"} if find_onednn() and not find_native() else {}),
@@ -63,7 +62,7 @@ def has_integer_kernels() -> bool:
 def software_versions() -> dict[str, str]:
     return {
         **{name: engine.version for name, engine in installed_engines().items()},
-        "torch": torch.__version__,
+        "torch": TORCH_VERSION,
         "onednn": onednn_version(),
         "python": platform.python_version(),
     }

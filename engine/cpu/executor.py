@@ -17,9 +17,7 @@ from functools import partial
 from itertools import accumulate
 from time import perf_counter_ns
 
-import torch
-from torch import Tensor
-
+from braid.engine.cpu.border import Slots, arrays_of, copy_into, run_kernel, set_threads, slots_of
 from braid.engine.cpu.compile import compile_layout
 from braid.engine.cpu.lane_plan import LanePlan, bind_if_repeated
 from braid.engine.cpu.lanes import Segment, Step, lay_out_stage
@@ -32,9 +30,12 @@ from braid.engine.cpu.segments import (
     find_runner,
     run_native,
 )
+from braid.engine.device import Tensors
+from braid.engine.onednn.library import Array
+from braid.engine.ops.dtypes import tensor_of
 from braid.engine.program.program import Environment, Program
 from braid.engine.runtime.stopping import check_stopped, stop_signal
-from braid.engine.runtime.threads import PinnedTeam, make_pinned_team, on_one_thread, usable_cpus
+from braid.engine.runtime.threads import PinnedTeam, make_pinned_team, usable_cpus
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 SLICE_US = 1000.0
@@ -62,7 +63,7 @@ class CpuExecutor:
         self._slice_ns = round(slice_us * 1e3)
         self._arena = ActivationMemory()
         self._arena_with_pauses = ActivationMemory()
-        torch.set_num_threads(threads)
+        set_threads(threads)
         if self.cpus:
             make_pinned_team(self.cpus)
 
@@ -74,10 +75,10 @@ class CpuExecutor:
         self,
         program: Program,
         plan: LanePlan,
-        inputs: Mapping[str, Tensor],
+        inputs: Tensors,
         pause: YieldToRequests | None = None,
-        outputs: Mapping[str, Tensor] | None = None,
-    ) -> Mapping[str, Tensor]:
+        outputs: Tensors | None = None,
+    ) -> Tensors:
         """Run the whole graph; other runs may take place in ``pause``, if there is one.
 
         ``outputs`` are row-major and share no memory with each other or the inputs. Without them
@@ -88,37 +89,39 @@ class CpuExecutor:
             check_stopped()
             self._set_intra_op(self.threads)
             return plan.bound.run(_until_stopped())
-        env = program.environment(inputs, outputs)
+        plan.bound, given = None, arrays_of(outputs or {})
+        env = plan.slots(program, arrays_of(inputs), given)
         if runner is None:
-            results = self._run_segments(program, plan, env, pause)
-            return results if outputs is None else _copied_into(outputs, results)
-        plan.bound = None
-        if plan.compiled is None:
-            parts = plan.segments, program.kept(), program.kinds()
-            plan.compiled = compile_layout(*parts, pause or no_pause)
-        arena = self._run_compiled(plan.compiled, env, runner, pause)
+            for segment in plan.segments:
+                self.run_segment(segment, env)
+                if pause is not None:
+                    pause()
+            arena = self._arena  # of nothing
+        else:
+            if plan.compiled is None:
+                parts = plan.segments, program.kept(), program.kinds()
+                plan.compiled = compile_layout(*parts, pause or no_pause)
+            arena = self._run_compiled(plan.compiled, env, runner, pause)
         results = program.results(env)
-        if outputs is not None:
-            if pause is None:
-                bind_if_repeated(plan, env, runner, (inputs, outputs))
-            return _copied_into(outputs, results)
-        return {name: _outside(arena, tensor) for name, tensor in results.items()}
-
-    def _run_segments(
-        self, program: Program, plan: LanePlan, env: Environment, pause: YieldToRequests | None
-    ) -> Mapping[str, Tensor]:
-        for segment in plan.segments:
-            self.run_segment(segment, env)
-            if pause is not None:
-                pause()
-        return program.results(env)
+        if outputs is None:
+            return {name: tensor_of(_outside(arena, array)) for name, array in results.items()}
+        if pause is None and runner is not None:
+            bind_if_repeated(plan, env, runner, (inputs, outputs), given)
+        if elsewhere := {name: a for name, a in results.items() if a is not given[name]}:
+            copy_into(outputs, elsewhere)
+        return outputs
 
     def run_unit(self, program: Program, unit: int, env: Environment) -> None:
-        self.run_segment(lay_out_stage(program, [[unit]], self.threads), env)
+        segment = lay_out_stage(program, [[unit]], self.threads)
+        slots = _operands(segment, env)
+        self.run_segment(segment, slots)
+        for slot in program.units[unit].outputs:
+            array = slots[slot]
+            env[slot] = None if array is None else tensor_of(array)
 
     def stage(self, program: Program, segment: Segment, env: Environment) -> StageRun:
         """Times of native segments exclude the call from Python: a plan has none between stages."""
-        runner = find_runner()
+        runner, slots = find_runner(), _operands(segment, env)
         compiled = None
         if runner is not None:
             compiled = compile_layout([segment], frozenset(), program.kinds())
@@ -126,10 +129,10 @@ class CpuExecutor:
         def run(pause: YieldToRequests | None) -> tuple[int, int]:
             start = perf_counter_ns()
             if compiled is None or runner is None:
-                self.run_segment(segment, env)
+                self.run_segment(segment, slots)
                 return start, perf_counter_ns()
             moments: list[int] = []
-            self._run_compiled(compiled, env, runner, pause, moments, sum(segment.threads))
+            self._run_compiled(compiled, slots, runner, pause, moments, sum(segment.threads))
             return moments[0], moments[-1]
 
         return run
@@ -140,7 +143,7 @@ class CpuExecutor:
     def _run_compiled(
         self,
         compiled: Compiled,
-        env: Environment,
+        env: Slots,
         runner: Runner,
         pause: YieldToRequests | None,
         moments: list[int] | None = None,
@@ -175,9 +178,9 @@ class CpuExecutor:
             if moments is not None:
                 moments += [perf_counter_ns()] if moments else [begun, perf_counter_ns()]
             for slot in slots:  # no kind but those known to may leave a view of the arena behind
-                tensor = env[slot]
-                if tensor is not None and slot not in compiled.may_be_views:
-                    env[slot] = _outside(arena, tensor)
+                array = env[slot]
+                if array is not None and slot not in compiled.may_be_views:
+                    env[slot] = _outside(arena, array)
         return arena
 
     def _slices(self, pause: YieldToRequests, threads: int) -> Slices:
@@ -190,7 +193,7 @@ class CpuExecutor:
 
         return Slices(self._slice_ns, pause_and_restore, pause.arrivals)
 
-    def run_segment(self, segment: Segment, env: Environment) -> None:
+    def run_segment(self, segment: Segment, env: Slots) -> None:
         if len(segment.lanes) == 1:
             self._set_intra_op(segment.threads[0])
             _run_steps(segment.lanes[0], env, {})
@@ -226,7 +229,7 @@ class CpuExecutor:
     def _set_intra_op(self, threads: int) -> None:
         if threads != self._intra_op:
             self._intra_op = threads
-            torch.set_num_threads(threads)
+            set_threads(threads)
 
     def _team(self, first: int, count: int) -> PinnedTeam:
         if (first, count) not in self._teams:
@@ -235,9 +238,7 @@ class CpuExecutor:
         return self._teams[first, count]
 
 
-def _run_lane(
-    steps: Sequence[Step], env: Environment, events: Mapping[int, threading.Event]
-) -> None:
+def _run_lane(steps: Sequence[Step], env: Slots, events: Mapping[int, threading.Event]) -> None:
     """Run one of several lanes; a failure sets all events, so that no lane waits for this one."""
     try:
         _run_steps(steps, env, events)
@@ -247,39 +248,29 @@ def _run_lane(
         raise
 
 
-def _run_steps(
-    steps: Sequence[Step], env: Environment, events: Mapping[int, threading.Event]
-) -> None:
+def _run_steps(steps: Sequence[Step], env: Slots, events: Mapping[int, threading.Event]) -> None:
     for step in steps:
         check_stopped()
         for other in step.waits:
             events[other].wait()
         unit = step.unit
-        result = step.run(*[env[slot] for slot in unit.inputs])
-        if isinstance(result, Tensor):
-            env[unit.outputs[0]] = result
-        else:
-            for slot, tensor in zip(unit.outputs, result, strict=True):
-                env[slot] = tensor
+        results = run_kernel(unit.kernel, step.threads, [env[slot] for slot in unit.inputs])
+        for slot, array in zip(unit.outputs, results, strict=len(results) > 1):
+            env[slot] = array
         for slot in step.releases:
             env[slot] = None
         for waited in step.signals:
             events[waited].set()
 
 
-def _outside(arena: ActivationMemory, tensor: Tensor) -> Tensor:
-    return tensor.clone() if arena.holds(tensor) else tensor
+def _operands(segment: Segment, env: Environment) -> Slots:
+    """Slots of a stage, with the values that its units read."""
+    read = {slot for lane in segment.lanes for step in lane for slot in step.unit.inputs}
+    return slots_of([tensor if slot in read else None for slot, tensor in enumerate(env)])
 
 
-def _copied_into(
-    outputs: Mapping[str, Tensor], results: Mapping[str, Tensor]
-) -> Mapping[str, Tensor]:
-    elsewhere = [name for name, tensor in results.items() if tensor is not outputs[name]]
-    if elsewhere:
-        with on_one_thread(sum(outputs[name].nbytes for name in elsewhere)):
-            for name in elsewhere:
-                outputs[name].copy_(results[name])
-    return outputs
+def _outside(arena: ActivationMemory, array: Array) -> Array:
+    return array.copy(order="K") if arena.holds(array) else array
 
 
 def _until_stopped() -> Slices | None:

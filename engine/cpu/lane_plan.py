@@ -10,20 +10,18 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import is_
-from typing import TypeAlias
 
-import torch
-from torch import Tensor
-
+from braid.engine.cpu.border import Arrays, Slots, slots_of
 from braid.engine.cpu.lanes import Segment
 from braid.engine.cpu.memory import ActivationMemory
 from braid.engine.cpu.segments import Compiled, NativeSegment, Runner, Slices
-from braid.engine.program.program import Environment
-
-Tensors: TypeAlias = Mapping[str, Tensor]
+from braid.engine.device import Tensors
+from braid.engine.onednn.library import Array, address_of
+from braid.engine.onednn.recipe import lies_as
+from braid.engine.program.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +34,15 @@ class BoundRun:
     outputs: Tensors
     arena: ActivationMemory
     generation: int  # of the arena
-    images: Sequence[tuple[Tensor, Tensor]]  # inputs, and where they lie in channels_last
+    copies: Sequence[Callable[[], object]]  # of inputs, to where they lie in channels_last
 
     def is_of(self, inputs: Tensors, outputs: Tensors | None) -> bool:
         is_same = inputs is self.inputs and outputs is self.outputs
         return is_same and self.generation == self.arena.generation
 
     def run(self, slices: Slices | None) -> Tensors:
-        for source, images in self.images:
-            self.runner.interleave(source, images)
+        for copy in self.copies:
+            copy()
         self.native.runs += 1
         self.runner.run(self.native, slices)
         return self.outputs
@@ -58,14 +56,21 @@ class LanePlan:
     compiled: Compiled | None = None
     latest: tuple[object, object] | None = None  # inputs of its latest run, and its outputs
     bound: BoundRun | None = None  # to the memory of that run
+    template: Slots | None = None  # with the program's constants, from its first run on
 
     @property
     def arena_bytes(self) -> int:
         return 0 if self.compiled is None else self.compiled.memory.peak_bytes
 
+    def slots(self, program: Program, inputs: Arrays, outputs: Arrays) -> Slots:
+        """Slots of a run, with constants, inputs and memory of the caller in place."""
+        if self.template is None:
+            self.template = slots_of(program.template)
+        return program.filled(self.template.copy(), inputs, outputs)
+
 
 def bind_if_repeated(
-    plan: LanePlan, env: Environment, runner: Runner, memory: tuple[Tensors, Tensors]
+    plan: LanePlan, env: Slots, runner: Runner, memory: tuple[Tensors, Tensors], outputs: Arrays
 ) -> None:
     """Bind a plan whose latest two runs were on the same ``memory``, if Python has no part in them.
 
@@ -79,31 +84,28 @@ def bind_if_repeated(
     if not isinstance(native, NativeSegment) or native.shown:
         return
     written = [env[slot] for slot, *_ in native.results]
-    inputs, outputs = memory
-    if not all(any(tensor is buffer for buffer in written) for tensor in outputs.values()):
+    if not all(any(array is buffer for buffer in written) for array in outputs.values()):
         return  # some are copied there
-    images = _bound_images(native, env, runner)
+    copies = _bound_images(native, env, runner)
     arena = plan.compiled.placed_in
-    if images is not None and arena is not None:
-        plan.bound = BoundRun(runner, native, inputs, outputs, arena, arena.generation, images)
+    if copies is not None and arena is not None:
+        plan.bound = BoundRun(runner, native, *memory, arena, arena.generation, copies)
 
 
 def _bound_images(
-    native: NativeSegment, env: Environment, runner: Runner
-) -> Sequence[tuple[Tensor, Tensor]] | None:
+    native: NativeSegment, env: Slots, runner: Runner
+) -> Sequence[Callable[[], object]] | None:
     """Give images from outside a place of their own; None if torch would have to copy operands."""
-    images: dict[int, tuple[Tensor, Tensor]] = {}  # by slot
+    images: dict[int, tuple[Array, Callable[[], object]]] = {}  # by slot, with the copy there
     for operand in native.operands:
-        tensor = env[operand.slot]
-        assert tensor is not None, "values from outside outlive a run"
-        wanted = torch.channels_last if operand.images else torch.contiguous_format
-        if tensor.is_contiguous(memory_format=wanted):
+        array = env[operand.slot]
+        assert array is not None, "values from outside outlive a run"
+        if lies_as(array, images=operand.images):
             continue
-        if not operand.images or not runner.interleaves(tensor):
+        if not operand.images or not runner.interleaves(array):
             return None
         if operand.slot not in images:
-            empty = torch.empty_like(tensor, memory_format=torch.channels_last)
-            images[operand.slot] = tensor, empty
-        address = images[operand.slot][1].data_ptr() + operand.offset_bytes
+            images[operand.slot] = runner.interleaving(array)
+        address = address_of(images[operand.slot][0]) + operand.offset_bytes
         runner.library.set_handle(operand.memory, address)
-    return tuple(images.values())
+    return tuple(copy for _, copy in images.values())

@@ -20,7 +20,6 @@ from braid.core.errors import PreconditionFailed
 from braid.core.plan import Launch, StreamPlan
 from braid.core.schedule import Strategy
 from braid.engine.cpu.lane_groups import Groups, divide, group_sizes, pack
-from braid.engine.program.kernel import Run
 from braid.engine.program.program import NO_PARTS, BoundUnit, OpenedParts, Program, last_readers
 
 
@@ -33,10 +32,6 @@ class Step:
     waits: tuple[int, ...]  # units in other lanes of the same segment
     signals: tuple[int, ...]  # the unit, or its merged units, if another lane waits for them
     releases: tuple[int, ...] = ()  # slots that are not read after this step (single-lane segments)
-
-    @property
-    def run(self) -> Run:
-        return self.unit.kernel.run_on(self.threads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from braid.engine.onednn.library import ALIGNMENT, Array, address_of, aligned
+from braid.engine.onednn.recipe import Buffer
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
-
-ALIGNMENT = 64  # bytes; a cache line, and what oneDNN's vectors like
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +65,23 @@ class ActivationMemory:
     """Memory for the activations of one run at a time."""
 
     def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._memory, self.start = aligned(0), 0
         self.generation = 0  # changes when the memory moves
 
     def reserve(self, size_bytes: int) -> None:
         """Grow to at least ``size_bytes``; growing loses the content."""
-        if size_bytes > self._memory.numel():
-            self._memory = torch.empty(0, dtype=torch.uint8)  # free the old memory first
-            self._memory = torch.empty(size_bytes, dtype=torch.uint8)
-            self.generation += 1
+        if size_bytes > self._memory.size:
+            self.free()  # the old memory first
+            self._memory = aligned(size_bytes)
+            self.start = address_of(self._memory)
 
     def free(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._memory, self.start = aligned(0), 0
         self.generation += 1
 
-    def holds(self, tensor: Tensor) -> bool:
-        start = self._memory.data_ptr()
-        return start <= tensor.data_ptr() < start + self._memory.numel()
+    def holds(self, array: Array) -> bool:
+        return 0 <= address_of(array) - self.start < self._memory.size
 
-    def at(self, offset_bytes: int, size_bytes: int) -> Tensor:
-        return self._memory[offset_bytes : offset_bytes + size_bytes]
+    def over(self, buffer: Buffer, offset_bytes: int) -> Array:
+        """A buffer's array at this place."""
+        return buffer.over(self._memory[offset_bytes : offset_bytes + buffer.size_bytes])

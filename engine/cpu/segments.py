@@ -4,7 +4,7 @@
 
 A value that a native segment makes has a fixed place in the executor's activation memory
 (engine/cpu/memory.py), except outputs of the graph: those lie in memory of the caller, or in new
-tensors. engine/cpu/native/lanes.c runs native segments; without it there are none.
+arrays. engine/cpu/native/lanes.c runs native segments; without it there are none.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from braid.engine.cpu.border import Slots, laid
 from braid.engine.cpu.lanes import Segment, Step
 from braid.engine.cpu.memory import ActivationMemory, MemoryPlan
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import REFUSED, ComputationCall, OneDnn, find_onednn
-from braid.engine.onednn.recipe import Buffer
-from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.program.kernel import empty_tensor
-from braid.engine.program.program import Environment
+from braid.engine.onednn.library import (
+    REFUSED,
+    Array,
+    ComputationCall,
+    OneDnn,
+    address_of,
+    find_onednn,
+)
+from braid.engine.onednn.recipe import Buffer, lies_as
 
 EXECUTE, WAIT, SIGNAL = 0, 1, 2  # words of the code, as in lanes.c
 _CUT = -2
@@ -65,23 +69,26 @@ class Runner:
         self._let_lanes_spin(spins)
 
     def run(
-        self, native: NativeSegment, slices: Slices | None, stamps: Tensor | None = None
+        self, native: NativeSegment, slices: Slices | None, stamps: Array | None = None
     ) -> None:
         """Run compiled lanes; ``stamps`` receives begins of segments, and the end, in nanoseconds.
 
         Raises ``InvalidRequest`` if a unit cannot use a value.
         """
-        words = native.code.data_ptr(), native.flags.data_ptr(), native.runs
+        if not native.addresses:
+            parts = native.code, native.flags, native.bookmark
+            native.addresses = tuple(map(address_of, parts))
+        code, flags, bookmark = native.addresses
         slice_ns = 0 if slices is None else slices.length_ns
         arrivals = -1 if slices is None or slices.arrivals is None else slices.arrivals
-        moments = None if stamps is None else stamps.data_ptr()
-        how = native.bookmark.data_ptr(), slice_ns, arrivals, moments
-        while (status := self._run(*words, *how)) == _CUT:
+        moments = None if stamps is None else address_of(stamps)
+        words = code, flags, native.runs, bookmark, slice_ns, arrivals, moments
+        while (status := self._run(*words)) == _CUT:
             assert slices is not None
             try:
                 slices.pause()
             except BaseException:
-                native.bookmark.zero_()  # the next run begins at the start
+                native.bookmark.fill(0)  # the next run begins at the start
                 raise
         if status == REFUSED:
             for call in native.calls:
@@ -89,23 +96,24 @@ class Runner:
         if status:
             raise RuntimeError(f"oneDNN answered {status} inside a native segment")
 
-    def as_images(self, tensor: Tensor) -> Tensor:
+    def as_images(self, array: Array) -> Array:
         """In channels_last, by the thread's team: torch takes 60 us for an image of 224 x 224."""
-        if not self.interleaves(tensor):
-            return tensor.contiguous(memory_format=torch.channels_last)
-        _, c, h, w = tensor.shape
-        images = torch.empty_strided(tensor.shape, (h * w * c, 1, w * c, c))
-        self.interleave(tensor, images)
+        if lies_as(array, images=True) or not self.interleaves(array):
+            return laid(array, images=True)
+        images, interleave = self.interleaving(array)
+        interleave()
         return images
 
-    def interleaves(self, tensor: Tensor) -> bool:
-        few = tensor.shape[1] <= MOST_INTERLEAVED
-        return few and tensor.dtype == torch.float32 and tensor.is_contiguous()
+    def interleaves(self, array: Array) -> bool:
+        few = array.shape[1] <= MOST_INTERLEAVED
+        return few and array.dtype == np.float32 and array.flags.c_contiguous
 
-    def interleave(self, tensor: Tensor, images: Tensor) -> None:
-        n, c, h, w = tensor.shape
-        threads = torch.get_num_threads()
-        self._interleave(tensor.data_ptr(), images.data_ptr(), n, c, h * w, threads)
+    def interleaving(self, array: Array) -> tuple[Array, Callable[[], object]]:
+        """Memory for images, and the copy there, by as many threads as the team has now."""
+        images = Buffer(array.shape, images=True).fresh()
+        n, c, h, w = array.shape
+        words = address_of(array), address_of(images), n, c, h * w, self.library.team()
+        return images, lambda _kept=(array, images): self._interleave(*words)
 
 
 @cache
@@ -129,9 +137,10 @@ class OutsideOperand:
 class NativeSegment:
     """Lanes as code for the runner, and the values that enter and leave it."""
 
-    code: Tensor  # int64
-    flags: Tensor  # int64
-    bookmark: Tensor  # int64; where a run that was cut goes on
+    code: Array  # int64
+    flags: Array  # int64
+    bookmark: Array  # int64; where a run that was cut goes on
+    addresses: tuple[int, ...] = ()  # of these three, from the first run on
     calls: list[ComputationCall] = field(default_factory=list)
     # memory object, place in the arena: value, bytes behind its start
     fixed: list[tuple[int, int, int]] = field(default_factory=list)
@@ -141,7 +150,7 @@ class NativeSegment:
     # values that Python reads: slot, value that it lies in, bytes behind its start
     shown: list[tuple[int, int, int, Buffer]] = field(default_factory=list)
     releases: list[int] = field(default_factory=list)  # slots that are not read afterwards
-    views: list[tuple[int, Tensor]] = field(default_factory=list)  # of ``shown``, in the arena
+    views: list[tuple[int, Array]] = field(default_factory=list)  # of ``shown``, in the arena
     runs: int = 0
 
 
@@ -169,17 +178,16 @@ class Compiled:
             if not isinstance(native, NativeSegment):
                 continue
             for memory, value, extra in native.fixed:
-                tensor = arena.at(self.memory.offsets[value], self.sizes[value])
-                library.set_handle(memory, tensor.data_ptr() + extra)
+                library.set_handle(memory, arena.start + self.memory.offsets[value] + extra)
             native.views = [
-                (slot, _placed(buffer, arena, self.memory.offsets[value] + extra))
+                (slot, arena.over(buffer, self.memory.offsets[value] + extra))
                 for slot, value, extra, buffer in native.shown
             ]
 
 
 def run_native(
     native: NativeSegment,
-    env: Environment,
+    env: Slots,
     runner: Runner,
     slices: Slices | None = None,
     moments: list[int] | None = None,
@@ -188,22 +196,20 @@ def run_native(
     set_handle = runner.library.set_handle
     held = []
     for binding in native.operands:
-        tensor = env[binding.slot]
-        assert tensor is not None, "an operand was released or never produced"
-        if not binding.images:
-            tensor = tensor.contiguous()
-        elif not tensor.is_contiguous(memory_format=torch.channels_last):
-            tensor = runner.as_images(tensor)
-        held.append(tensor)
-        set_handle(binding.memory, tensor.data_ptr() + binding.offset_bytes)
+        array = env[binding.slot]
+        assert array is not None, "an operand was released or never produced"
+        array = runner.as_images(array) if binding.images else laid(array, images=False)
+        held.append(array)
+        set_handle(binding.memory, address_of(array) + binding.offset_bytes)
     for slot, buffer, memories in native.results:
         target = env[slot]  # the caller's memory for this output, if any
         if target is None or not buffer.is_dense:
-            env[slot] = target = _fresh(buffer)
+            env[slot] = target = buffer.fresh()
+        address = address_of(target)
         for memory, extra in memories:
-            set_handle(memory, target.data_ptr() + extra)
+            set_handle(memory, address + extra)
     native.runs += 1
-    stamps = None if moments is None else torch.zeros(int(native.code[0]) + 1, dtype=torch.int64)
+    stamps = None if moments is None else np.zeros(int(native.code[0]) + 1, np.int64)
     runner.run(native, slices, stamps)
     if moments is not None and stamps is not None:
         moments += stamps.tolist()
@@ -211,23 +217,3 @@ def run_native(
         env[slot] = view
     for slot in native.releases:
         env[slot] = None
-
-
-def _fresh(buffer: Buffer) -> Tensor:
-    if buffer.seen_as is not None:
-        return empty_tensor(buffer).reshape(buffer.seen_as)
-    dtype = torch_dtype(buffer.dtype)
-    if not buffer.images:
-        return torch.empty(buffer.shape, dtype=dtype)
-    _, c, h, w = buffer.shape
-    return torch.empty_strided(buffer.shape, (h * w * c, 1, w * c, c), dtype=dtype)
-
-
-def _placed(buffer: Buffer, arena: ActivationMemory, offset_bytes: int) -> Tensor:
-    """A buffer's tensor in activation memory."""
-    memory = arena.at(offset_bytes, buffer.size_bytes).view(torch_dtype(buffer.dtype))
-    if not buffer.images:
-        return memory.view(buffer.seen_as or buffer.shape)
-    n, c, h, w = buffer.shape
-    images = memory.view(n, h, w, c).permute(0, 3, 1, 2)
-    return images.reshape(buffer.seen_as) if buffer.seen_as is not None else images

@@ -19,7 +19,7 @@ from functools import partial
 from statistics import median
 from time import monotonic
 
-import torch
+import numpy as np
 
 from braid.core.measurement import StageLatency, StageOverheads
 from braid.engine.cpu.executor import CpuExecutor, StageRun
@@ -27,6 +27,7 @@ from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_groups import Groups
 from braid.engine.cpu.lanes import lay_out_stage
 from braid.engine.device import AskedStage, MakeInputs
+from braid.engine.ops.dtypes import tensor_of
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests
@@ -153,7 +154,8 @@ def _stage(executor: CpuExecutor, groups: Sequence[int]) -> Callable[[], tuple[i
     graph, members = tiny_graph(groups)
     program = bind_on_cpu(graph, {}, PackedWeights(), executor.threads)
     segment = lay_out_stage(program, members, executor.threads)
-    run = executor.stage(program, segment, program.environment({"x": torch.zeros(16)}))
+    x = tensor_of(np.zeros(16, np.float32))
+    run = executor.stage(program, segment, program.environment({"x": x}))
     return partial(run, None)
 
 

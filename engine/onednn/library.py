@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,8 +26,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
+from braid.core.tensor import BYTES, DTYPE_BYTES
 from braid.engine.onednn.functions import PACKAGE, Functions, find_functions
 
 Array = NDArray[Any]
@@ -49,11 +52,14 @@ NEAREST, LINEAR = 0x2FFF0, 0x2FFF1
 DTYPES = frozenset({"BF16", "FP32"})  # of data; primitives sum in fp32 always
 
 _TYPES = {"FP16": 1, "BF16": 2, "FP32": 3, "INT32": 4, "INT8": 5, "UINT8": 6}
-_OF_ARRAYS = {
-    "float16": "FP16", "bfloat16": "BF16", "float32": "FP32", "int32": "INT32", "int8": "INT8",
-    "uint8": "UINT8",
-}  # fmt: skip
-"""Names of types of arrays; numpy has no BF16, ml_dtypes has."""
+
+_NUMPY = {"FP16": "half", "FP32": "single", "FP64": "double", "BF16": bfloat16, BYTES: "complex64"}
+ARRAY_TYPES: Mapping[str, np.dtype[Any]] = {
+    name: np.dtype(_NUMPY.get(name, name.lower())) for name in DTYPE_BYTES
+}
+"""Types of arrays by name: numpy has no BF16, ml_dtypes has; strings are 8 bytes that name one."""
+
+_NAMES = {dtype: name for name, dtype in ARRAY_TYPES.items()}
 
 ALIGNMENT = 64  # bytes of a cache line
 
@@ -78,11 +84,16 @@ PostOp = tuple[str, float, float]
 shape, the argument ``POST_OP * (position + 1) | SRC_1``."""
 
 _Pointer = ctypes.c_void_p
+_DATA = object.__basicsize__  # numpy's PyArrayObject is the head of an object, then this address
 _Dims = ctypes.c_int64 * 12
 
 
 class _Argument(ctypes.Structure):
     _fields_ = (("arg", ctypes.c_int), ("memory", _Pointer))
+
+
+def dtype_of(array: Array) -> str:
+    return _NAMES[array.dtype]
 
 
 class Unsupported(Exception):
@@ -93,10 +104,23 @@ def dims(extents: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
     return _Dims(*extents)
 
 
+def address_of(array: Array) -> int:
+    """Where its first element is: ``array.ctypes.data``, which takes ten times as long."""
+    return _Pointer.from_address(id(array) + _DATA).value or 0
+
+
+def strides_of(shape: Sequence[int], *, images: bool = False) -> tuple[int, ...]:
+    """Distances between elements along each axis; ``images`` [n, c, h, w] lie in channels_last."""
+    if images:
+        _, c, h, w = shape
+        return h * w * c, 1, w * c, c
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
 def aligned(size_bytes: int) -> Array:
     """Bytes that begin at a cache line."""
     memory = np.empty(size_bytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
+    start = -address_of(memory) % ALIGNMENT
     return memory[start : start + size_bytes]
 
 
@@ -144,9 +168,13 @@ class OneDnn:
         weakref.finalize(owner, destroy, bare).atexit = False
         return handle
 
+    def team(self) -> int:
+        """Threads of the calling thread's team."""
+        return int(self._c.omp_get_max_threads())
+
     @contextmanager
     def threads(self, count: int) -> Iterator[None]:
-        before = self._c.omp_get_max_threads()
+        before = self.team()
         self._c.omp_set_num_threads(count)
         try:
             yield
@@ -163,8 +191,12 @@ class OneDnn:
 
     def reorder(self, array: Array, target: _Pointer, packed: Array) -> None:
         """Write ``array`` to bytes, in the layout and type of the descriptor ``target``."""
-        primitive = self.copy(self.like(array), target)
-        primitive.launcher({SRC: np.ascontiguousarray(array), DST: packed}, ())()
+        try:
+            primitive = self.copy(self.like(array), target)
+        except Unsupported:  # from such strides
+            array = np.ascontiguousarray(array)
+            primitive = self.copy(self.like(array), target)
+        primitive.launcher({SRC: array, DST: packed}, ())()
 
     def same(self, left: _Pointer, right: _Pointer) -> bool:
         return bool(self._c.dnnl_memory_desc_equal(left, right))
@@ -198,12 +230,12 @@ class OneDnn:
         return self.owned(description, "memory_desc", description)
 
     def like(self, array: Array) -> _Pointer:
-        return self.on(_OF_ARRAYS[array.dtype.name]).dense(array.shape)
+        steps = [distance // array.itemsize for distance in array.strides]
+        return self.on(dtype_of(array)).strided(array.shape, steps)
 
     def images(self, shape: Sequence[int]) -> _Pointer:
         """Layout of images [n, c, h, w] in channels_last."""
-        _, c, h, w = shape
-        return self.strided(shape, (h * w * c, 1, w * c, c))
+        return self.strided(shape, strides_of(shape, images=True))
 
     def strided(self, shape: Sequence[int], strides: Sequence[int]) -> _Pointer:
         """Layout with these distances between elements along each axis."""
@@ -213,10 +245,7 @@ class OneDnn:
         )
 
     def dense(self, shape: Sequence[int]) -> _Pointer:
-        strides = [1] * len(shape)
-        for axis in reversed(range(len(shape) - 1)):
-            strides[axis] = strides[axis + 1] * shape[axis + 1]
-        return self.strided(shape, strides)
+        return self.strided(shape, strides_of(shape))
 
     def any_order(self, shape: Sequence[int]) -> _Pointer:
         extents, dtype = dims(shape), _TYPES[self.dtype]
@@ -351,7 +380,7 @@ class ComputationCall:
         ]
         memories = [library.owned(self, "memory", library.memory(layout)) for layout in layouts]
         for memory, array in zip(memories, given.values(), strict=False):
-            library.set_handle(memory, array.ctypes.data)
+            library.set_handle(memory, address_of(array))
         self.computation, self._kept = computation, tuple(given.values())
         self._arguments = (_Argument * len(indices))(
             *[_Argument(*pair) for pair in zip(indices, memories, strict=True)]

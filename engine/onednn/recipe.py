@@ -1,18 +1,27 @@
 """Recipes: the primitives that compute a unit, and the data that each one reads and writes.
 
-Recipe ──braid.engine.program.kernel──> a function of tensors    one unit, called from Python
+Recipe ──launch_of──> a function of addresses                    one unit, called from Python
        └──braid.engine.cpu.segments──> part of a native segment: many units without Python
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from braid.core.tensor import DTYPE_BYTES
-from braid.engine.onednn.library import Array, Computation
+from braid.engine.onednn.library import (
+    ARRAY_TYPES,
+    Array,
+    Computation,
+    address_of,
+    aligned,
+    strides_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,25 @@ class Buffer:
     def is_dense(self) -> bool:
         """Whether the elements lie in memory in the order of the value's shape."""
         return not self.images or self.shape[1] == 1 or math.prod(self.shape[2:]) == 1
+
+    def fresh(self) -> Array:
+        return self.over(aligned(self.size_bytes))
+
+    def over(self, memory: Array) -> Array:
+        """This buffer's array over bytes of the right number."""
+        dtype = ARRAY_TYPES[self.dtype]
+        if not self.images:
+            return np.ndarray(self.seen_as or self.shape, dtype, memory)
+        strides = [dtype.itemsize * step for step in strides_of(self.shape, images=True)]
+        images = np.ndarray(self.shape, dtype, memory, 0, strides)
+        return images if self.seen_as is None else images.reshape(self.seen_as)
+
+
+def lies_as(array: Array, *, images: bool) -> bool:
+    """Whether numbers lie in channels_last, or in the order of their shape."""
+    if images:
+        return array.ndim == 4 and array.transpose(0, 2, 3, 1).flags.c_contiguous
+    return array.flags.c_contiguous
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +89,28 @@ class Recipe:
     results: tuple[Buffer, ...]
     temporaries: tuple[Buffer, ...] = ()
     views: tuple[int, ...] = ()  # of results that lie in operand 0: bytes behind its start
+
+
+Launch = Callable[[Sequence[int]], tuple[Array, ...]]
+"""From addresses of operands, which lie as a recipe wants them, to results."""
+
+
+def launch_of(recipe: Recipe) -> Launch:
+    launches = [
+        (one.computation.launcher(one.fixed, tuple(one.places)), tuple(one.places.values()))
+        for one in recipe.actions
+    ]
+
+    def launch(operands: Sequence[int]) -> tuple[Array, ...]:
+        results = tuple(buffer.fresh() for buffer in recipe.results)
+        temporaries = [buffer.fresh() for buffer in recipe.temporaries]
+        addresses = {
+            "operand": operands,
+            "result": [*map(address_of, results)],
+            "temporary": [*map(address_of, temporaries)],
+        }
+        for execute, places in launches:
+            execute(*[addresses[p.kind][p.index] + p.offset_bytes for p in places])
+        return results
+
+    return launch

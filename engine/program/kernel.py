@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.json_form import to_json
-from braid.engine.onednn.library import WEIGHTS, OneDnn, Primitive, Unsupported
-from braid.engine.onednn.recipe import Buffer, Place, Recipe
-from braid.engine.ops.dtypes import array_of, torch_dtype
+from braid.engine.onednn.library import WEIGHTS, Array, OneDnn, Primitive, Unsupported
+from braid.engine.onednn.recipe import Launch, Recipe, launch_of
+from braid.engine.ops.dtypes import tensor_of
 
 Run = Callable[..., Tensor | tuple[Tensor, ...]]
 
@@ -37,7 +38,7 @@ class Kernel:
     recipe: Callable[[int], Recipe] | None = None  # for a number of threads
     needs_finite: bool = False  # a NaN or infinity going in may come out as a number
     _recipes: dict[int, Recipe] = field(default_factory=dict, repr=False)
-    _runs: dict[int, Run] = field(default_factory=dict, repr=False)
+    _launches: dict[int, tuple[Recipe, Launch]] = field(default_factory=dict, repr=False)
 
     def recipe_on(self, threads: int) -> Recipe | None:
         """None if the kernel is a function; ``Unsupported`` if oneDNN has no fast kernel for it."""
@@ -49,41 +50,43 @@ class Kernel:
 
     def run_on(self, threads: int) -> Run:
         """Function from the unit's inputs to its outputs, for a team of ``threads`` threads."""
-        if self.run is not None:
-            return self.run
-        if threads not in self._runs:
+        return _run_from(*self.launch_on(threads)) if self.run is None else self.run
+
+    def launch_on(self, threads: int) -> tuple[Recipe, Launch]:
+        if threads not in self._launches:
             recipe = self.recipe_on(threads)
             assert recipe is not None, "a kernel runs, or has a recipe"
-            self._runs[threads] = _run_from(recipe)
-        return self._runs[threads]
+            self._launches[threads] = recipe, launch_of(recipe)
+        return self._launches[threads]
 
 
 class PackedWeights:
     """Reordered weights of one model: each layout of each weight once, shared by all plans."""
 
     def __init__(self) -> None:
-        self._by_layout: dict[str, list[tuple[Primitive, Tensor]]] = {}
-        self._by_key: dict[tuple[Any, ...], Tensor] = {}
+        self._by_layout: dict[str, list[tuple[Primitive, Array]]] = {}
+        self._by_key: dict[tuple[Any, ...], Array] = {}
         self._derived: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
     def for_primitive(
-        self, library: OneDnn, primitive: Primitive, name: str, weight: Tensor
-    ) -> Tensor:
-        """Constant ``name``, whose tensor is ``weight``, in the layout that ``primitive`` wants."""
+        self, library: OneDnn, primitive: Primitive, name: str, weight: Array
+    ) -> Array:
+        """Constant ``name``, which is ``weight``, in the layout that ``primitive`` wants."""
         wanted = primitive.layout(WEIGHTS)
         layouts = self._by_layout.setdefault(name, [])
         for reader, packed in layouts:
             if library.same(reader.layout(WEIGHTS), wanted):
                 return packed
         # By torch: numpy asks for huge pages, and then packing takes 1.7 times as long.
-        packed = torch.empty(library.size_bytes(wanted), dtype=torch.uint8)
-        library.reorder(array_of(weight.contiguous()), wanted, packed.numpy())
+        packed = torch.empty(library.size_bytes(wanted), dtype=torch.uint8).numpy()
+        library.reorder(weight, wanted, packed)
         layouts.append((primitive, packed))
         return packed
 
-    def once(self, key: tuple[Any, ...], pack: Callable[[], Tensor]) -> Tensor:
+    def once(self, key: tuple[Any, ...], pack: Callable[[], Array]) -> Array:
+        """Return what ``pack`` made, in memory that begins at a cache line."""
         if key not in self._by_key:
-            self._by_key[key] = pack()
+            self._by_key[key] = tensor_of(np.ascontiguousarray(pack())).clone().numpy()
         return self._by_key[key]
 
     def derived(self, key: tuple[Any, ...], source: Tensor, make: Callable[[], Tensor]) -> Tensor:
@@ -96,8 +99,8 @@ class PackedWeights:
     def tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that is kept, some of them more than once."""
         for layouts in self._by_layout.values():
-            yield from (packed for _, packed in layouts)
-        yield from self._by_key.values()
+            yield from (tensor_of(packed) for _, packed in layouts)
+        yield from map(tensor_of, self._by_key.values())
         yield from (tensor for _, tensor in self._derived.values())
 
 
@@ -128,7 +131,7 @@ class KernelSource(Protocol):
 
     def place(
         self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-    ) -> dict[str, Tensor]:
+    ) -> Mapping[str, Tensor]:
         """The graph's constants in the device's memory, each one once for all plans of a model."""
 
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
@@ -188,72 +191,15 @@ def kernel_signature(unit: Operator, graph: OpGraph) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def empty_tensor(buffer: Buffer) -> Tensor:
-    return torch.empty(
-        buffer.shape, dtype=torch_dtype(buffer.dtype), memory_format=_order(images=buffer.images)
-    )
-
-
-def _order(*, images: bool) -> torch.memory_format:
-    return torch.channels_last if images else torch.contiguous_format
-
-
-def _run_from(recipe: Recipe) -> Run:
-    plain = len(recipe.actions) == len(recipe.results) == 1 and not recipe.temporaries
-    plain = plain and not any(place.offset_bytes for place in recipe.actions[0].places.values())
-    return _run_plain(recipe) if plain else _run_any(recipe)
-
-
-def _run_plain(recipe: Recipe) -> Run:
-    (action,), (result,) = recipe.actions, recipe.results
-    launch = action.computation.launcher(action.fixed, tuple(action.places))
-    formats = [_order(images=images) for _, images in recipe.operands]
-    positions = [position for position, _ in recipe.operands]
-    shape, layout, seen_as = result.shape, _order(images=result.images), result.seen_as
-    dtype, empty = torch_dtype(result.dtype), torch.empty
-
-    def one(x: Tensor, *_: Tensor | None) -> Tensor:
-        if not x.is_contiguous(memory_format=layout):
-            x = x.contiguous(memory_format=layout)
-        out = empty(shape, dtype=dtype, memory_format=layout)
-        launch(x.data_ptr(), out.data_ptr())
-        return out
-
-    def several(*inputs: Tensor) -> Tensor:
+def _run_from(recipe: Recipe, launch: Launch) -> Run:
+    def run(*inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         operands = [
-            inputs[position].contiguous(memory_format=wanted)
-            for position, wanted in zip(positions, formats, strict=True)
+            inputs[position].contiguous(
+                memory_format=torch.channels_last if images else torch.contiguous_format
+            )
+            for position, images in recipe.operands
         ]
-        out = empty(shape, dtype=dtype, memory_format=layout)
-        launch(*[operand.data_ptr() for operand in operands], out.data_ptr())
-        return out.reshape(seen_as) if seen_as is not None else out
-
-    return one if positions == [0] and formats == [layout] and seen_as is None else several
-
-
-def _run_any(recipe: Recipe) -> Run:
-    launches: list[tuple[Callable[..., None], tuple[Place, ...]]] = [
-        (
-            action.computation.launcher(action.fixed, tuple(action.places)),
-            tuple(action.places.values()),
-        )
-        for action in recipe.actions
-    ]
-
-    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        data = {
-            "operand": [
-                inputs[position].contiguous(memory_format=_order(images=images))
-                for position, images in recipe.operands
-            ],
-            "result": [empty_tensor(buffer) for buffer in recipe.results],
-            "temporary": [empty_tensor(buffer) for buffer in recipe.temporaries],
-        }
-        for launch, places in launches:
-            launch(*[data[p.kind][p.index].data_ptr() + p.offset_bytes for p in places])
-        return tuple(
-            tensor.reshape(buffer.seen_as) if buffer.seen_as is not None else tensor
-            for tensor, buffer in zip(data["result"], recipe.results, strict=True)
-        )
+        results = tuple(map(tensor_of, launch([operand.data_ptr() for operand in operands])))
+        return results[0] if len(results) == 1 else results
 
     return run

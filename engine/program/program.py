@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -20,6 +21,8 @@ from braid.engine.program.work import estimated_work_us
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 Environment = list[Tensor | None]
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,26 +127,31 @@ class Program:
 
         ``outputs`` stand in slots that units make: a unit may write there, or replace them.
         """
-        env = self.template.copy()
-        for name, tensor in inputs.items():
-            env[self.slots[name]] = tensor
-        for name, tensor in (outputs or {}).items():
+        return self.filled(self.template.copy(), inputs, outputs or {})
+
+    def filled(
+        self, env: list[_Value | None], inputs: Mapping[str, _Value], outputs: Mapping[str, _Value]
+    ) -> list[_Value | None]:
+        """``environment`` from slots with the constants, of tensors or arrays."""
+        for name, value in inputs.items():
+            env[self.slots[name]] = value
+        for name, value in outputs.items():
             slot = self.slots[self.graph.outputs[name]]
             if env[slot] is None:
-                env[slot] = tensor
+                env[slot] = value
         return env
 
     def constants(self) -> dict[str, Tensor]:
         tensors = {name: self.template[self.slots[name]] for name in self.graph.constants}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
-    def results(self, env: Environment) -> dict[str, Tensor]:
-        tensors: dict[str, Tensor] = {}
+    def results(self, env: Sequence[_Value | None]) -> dict[str, _Value]:
+        results: dict[str, _Value] = {}
         for name, value in self.graph.outputs.items():
-            tensor = env[self.slots[value]]
-            assert tensor is not None, f"output {name!r} was released or never produced"
-            tensors[name] = tensor
-        return tensors
+            result = env[self.slots[value]]
+            assert result is not None, f"output {name!r} was released or never produced"
+            results[name] = result
+        return results
 
 
 def bind(

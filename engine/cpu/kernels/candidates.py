@@ -10,20 +10,17 @@ import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
-from braid.core.attributes import image_window
 from braid.core.graph import Operator, OpGraph
 from braid.core.schedule import USUAL_KERNELS
 from braid.core.tensor import DTYPE_BYTES
+from braid.engine.cpu.border import array_of, through_torch
 from braid.engine.cpu.kernels.elementwise_units import image_values
-from braid.engine.cpu.kernels.epilogues import post_ops
 from braid.engine.cpu.kernels.integers.binding import KINDS as ON_INTEGERS
 from braid.engine.cpu.kernels.integers.binding import bind_on_integers
 from braid.engine.cpu.kernels.onednn_units import bind_directly
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.kernels.winograd import bind_winograd
+from braid.engine.device import Tensors
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import DST, SRC, OneDnn, find_onednn
 from braid.engine.onednn.recipe import Action, Place, Recipe
@@ -42,16 +39,6 @@ from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 _ON_BYTES = frozenset({"aten.cat", "braid.max_pool"})  # oneDNN moves 8-bit integers, too
 
-_TORCH_NAMES = {
-    "logistic": ("sigmoid", 0),
-    "relu": ("relu", 0),
-    "tanh": ("tanh", 0),
-    "swish": ("swish", 0),
-    "hardswish": ("hardswish", 0),
-    "clip": ("hardtanh", 2),
-}
-"""oneDNN's name of an activation -> torch's name of it, and how many numbers torch takes."""
-
 
 class CpuKernels:
     """The CPU's ``KernelSource``; remembers what it found out about the latest graph."""
@@ -60,20 +47,21 @@ class CpuKernels:
         self._latest: tuple[OpGraph, Set[str]] | None = None
 
     def variants(
-        self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+        self, unit: Operator, graph: OpGraph, constants: Tensors, packed: PackedWeights
     ) -> Iterator[Kernel]:
         library = find_onednn()
         if library is not None:
             library = library.on(_data_type(unit, graph))
-            binding = UnitBinding(library, graph, constants, packed, self._images(graph))
+            read = {name: array_of(constants[name]) for name in unit.inputs if name in constants}
+            binding = UnitBinding(library, graph, read, packed, self._images(graph))
             bind = bind_on_integers if unit.kind in ON_INTEGERS else bind_directly
             direct = bind(unit, binding)
             if direct is not None:
                 yield direct
                 if (winograd := bind_winograd(unit, binding)) is not None:
                     yield winograd
-        if (through_torch := _through_torch(unit, graph, constants, packed)) is not None:
-            yield through_torch
+        if (kernel := through_torch(unit, graph, constants, packed)) is not None:
+            yield kernel
         yield Kernel(REGISTRY, bound(unit))
 
     def _images(self, graph: OpGraph) -> Set[str]:
@@ -85,11 +73,9 @@ class CpuKernels:
         """Signature of the unit alone: a store keeps choices by device."""
         return kernel_signature(unit, graph)
 
-    def place(
-        self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-    ) -> dict[str, Tensor]:
+    def place(self, graph: OpGraph, constants: Tensors, packed: PackedWeights) -> Tensors:
         """The constants as they are: in memory already."""
-        return dict(constants)
+        return constants
 
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
         library = find_onednn()
@@ -103,7 +89,7 @@ CPU_KERNELS: KernelSource = CpuKernels()
 
 def bind_on_cpu(
     graph: OpGraph,
-    constants: Mapping[str, Tensor],
+    constants: Tensors,
     packed: PackedWeights,
     threads: int,
     choices: Mapping[str, str] = USUAL_KERNELS,
@@ -116,60 +102,6 @@ def _data_type(unit: Operator, graph: OpGraph) -> str:
     dtype, *others = {graph.spec(name).dtype for name in unit.outputs}
     on_bytes = dtype in ("UINT8", "INT8") and unit.kind in _ON_BYTES
     return dtype if not others and (dtype == "BF16" or on_bytes) else "FP32"
-
-
-def _through_torch(
-    unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-) -> Kernel | None:
-    """Prepacked 2-D fp32 convolution with bias and at most one fused activation."""
-    if unit.kind != "aten.convolution":
-        return None
-    data, weight_name, bias_name = (*unit.inputs, "")[:3]
-    spec = graph.spec(data)
-    weight, bias = constants.get(weight_name), constants.get(bias_name)
-    fused = _torch_activation(unit)
-    if (
-        weight is None
-        or fused is None
-        or (bias_name and bias is None)
-        or unit.attributes.get("transposed")
-        or spec.dtype != "FP32"
-        or len(spec.shape) != 4
-        or 0 in spec.shape
-    ):
-        return None
-    name, scalars = fused
-    stride, padding, dilation, groups = image_window(unit)
-    window = padding, stride, dilation, groups
-
-    def pack() -> Tensor:
-        reorder = torch.ops.mkldnn._reorder_convolution_weight
-        ready: Tensor = reorder(weight, *window, list(spec.shape))
-        return ready
-
-    key = weight_name, repr(window), spec.shape
-    kernel = torch.ops.mkldnn._convolution_pointwise.default
-
-    def convolution(x: Tensor, *_: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)
-        ready = packed.once(key, pack)
-        result: Tensor = kernel(x, ready, bias, *window, name, scalars, "")
-        return result
-
-    return Kernel("torch", convolution, needs_finite=name != "none")
-
-
-def _torch_activation(unit: Operator) -> tuple[str, list[float]] | None:
-    steps = post_ops(unit)
-    if not steps:
-        return None if steps is None else ("none", [])
-    name, *numbers = steps[0]
-    if len(steps) > 1 or name not in _TORCH_NAMES:
-        return None
-    if name == "relu" and numbers[0]:
-        return "leaky_relu", [float(numbers[0])]
-    torch_name, count = _TORCH_NAMES[name]
-    return torch_name, [float(number) for number in numbers[:count]]
 
 
 def cut_by_copies(library: OneDnn, kernel: Kernel, merged: MergedUnit) -> Kernel:

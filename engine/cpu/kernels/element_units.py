@@ -14,18 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-import torch
-from torch import Tensor
-
 from braid.core.attributes import whole, wholes
 from braid.core.graph import Operator
 from braid.core.tensor import DTYPE_BYTES
 from braid.engine.cpu.kernels.native_units import VARIANT, words
-from braid.engine.cpu.kernels.unit_binding import UnitBinding
+from braid.engine.cpu.kernels.unit_binding import UnitBinding, View, single
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import DST, MANY, SRC, NativeCall, OneDnn
+from braid.engine.onednn.library import DST, MANY, SRC, NativeCall, OneDnn, strides_of
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.dtypes import DTYPE_NAMES, torch_dtype
 from braid.engine.ops.families.shape import normal_axis
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.ops.value_ranges import ValueRange, along_axis, index_tuples
@@ -113,31 +109,22 @@ class _Reduction(ctypes.Structure):
     )
 
 
-Layout = tuple[str, int, Sequence[int]]
-"""Type of an operand, offset of its first element, and strides along the result's axes."""
-
-
 def bind_elements(unit: Operator, binding: UnitBinding) -> Kernel | None:
     """Kernel in C, without the unit's epilogue; None where it does not fit or nothing was built."""
     native, binder = find_native(), _BINDERS.get(unit.kind)
     if native is None or binder is None or unit.host:
         return None
-    if EPILOGUE in unit.attributes and type_of(unit.outputs[0], binding) != "FP32":
+    if EPILOGUE in unit.attributes and binding.dtype(unit.outputs[0]) != "FP32":
         return None
     if any(0 in binding.shape(name) for name in (*unit.inputs, *unit.outputs)):
         return None
     return binder(unit, binding, native)
 
 
-def type_of(value: str, binding: UnitBinding) -> str:
-    """Name of the type of a value's elements, as in its ``TensorType``."""
-    return binding.graph.spec(value).dtype
-
-
 def _elementwise(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
-    types = [type_of(name, binding) for name in unit.inputs]
+    types = [binding.dtype(name) for name in unit.inputs]
     (result,) = unit.outputs
-    target, positions = type_of(result, binding), list(range(len(types)))
+    target, positions = binding.dtype(result), list(range(len(types)))
     if unit.kind == "braid.cast":
         code = _COPY
         if types[0] not in _TYPES or target not in _TYPES:
@@ -157,10 +144,7 @@ def _elementwise(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> K
         positions = positions[::-1] if is_turned else positions
     shape = binding.shape(result)
     names = [unit.inputs[position] for position in positions]
-    layouts = [
-        (type_of(name, binding), 0, _repeated(_strides(name, binding), binding.shape(name), shape))
-        for name in names
-    ]
+    layouts = [_repeated(name, shape, binding) for name in names]
     how = code, target, shape, binding.strides(result)
     make = _maker(native, binding.library, layouts, how)
     if make is None:
@@ -173,29 +157,28 @@ def _elementwise(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> K
     places[DST] = Place("result", 0)
 
     def recipe(threads: int) -> Recipe:
-        return Recipe((Action(make(threads), {}, places),), operands, (_buffer(result, binding),))
+        return Recipe((Action(make(threads), {}, places),), operands, (binding.result(result),))
 
     return Kernel(VARIANT, recipe=recipe)
 
 
 def copy_of(
-    view: Tensor, target: Sequence[int], library: OneDnn, step: int = 1
+    view: View, target: Sequence[int], library: OneDnn, step: int = 1
 ) -> Callable[[int], NativeCall] | None:
     """Makes a copy of a view for a number of threads; its argument ``MANY`` is the view's memory.
 
     ``target``: strides of the copy, if it were dense; ``step``: distance of its elements.
     """
-    native, dtype = find_native(), DTYPE_NAMES[view.dtype]
+    native, dtype = find_native(), view.dtype
     if native is None or DTYPE_BYTES[dtype] not in _WIDTHS:
         return None
-    layouts = [(dtype, int(view.storage_offset()), view.stride())]
-    return _maker(native, library, layouts, (_COPY, dtype, tuple(view.shape), target), step)
+    return _maker(native, library, [view], (_COPY, dtype, view.shape, target), step)
 
 
 def _maker(
     native: ctypes.CDLL,
     library: OneDnn,
-    layouts: Sequence[Layout],
+    layouts: Sequence[View],
     how: tuple[int, str, tuple[int, ...], Sequence[int]],
     step: int = 1,
 ) -> Callable[[int], NativeCall] | None:
@@ -206,10 +189,10 @@ def _maker(
         return None
     operands = [
         _Operand(
-            *(_TYPES.get(dtype, _OTHER), DTYPE_BYTES[dtype], offset),
+            *(_TYPES.get(view.dtype, _OTHER), DTYPE_BYTES[view.dtype], view.offset),
             (ctypes.c_int64 * _MOST_AXES)(*[strides[number] for _, strides in axes]),
         )
-        for number, (dtype, offset, _) in enumerate(layouts)
+        for number, view in enumerate(layouts)
     ]
     extents = (ctypes.c_int64 * _MOST_AXES)(*[extent for extent, _ in axes])
 
@@ -225,13 +208,13 @@ def _maker(
 
 
 def _axes(
-    shape: Sequence[int], order: Sequence[int], layouts: Sequence[Layout]
+    shape: Sequence[int], order: Sequence[int], layouts: Sequence[View]
 ) -> list[tuple[int, list[int]]]:
     """Extents and operands' strides in the result's memory order; joins axes that lie alike."""
     present = [axis for axis, extent in enumerate(shape) if extent > 1]
     joined: list[tuple[int, list[int]]] = []
     for axis in sorted(present, key=lambda axis: -order[axis]):
-        extent, steps = shape[axis], [strides[axis] for _, _, strides in layouts]
+        extent, steps = shape[axis], [view.strides[axis] for view in layouts]
         if joined and all(
             far == extent * near for far, near in zip(joined[-1][1], steps, strict=True)
         ):
@@ -241,26 +224,16 @@ def _axes(
     return joined or [(1, [0] * len(layouts))]
 
 
-def _repeated(strides: Sequence[int], own: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Strides of an operand along the axes of a result; 0 where it is repeated."""
-    missing = len(shape) - len(own)
+def _repeated(value: str, shape: tuple[int, ...], binding: UnitBinding) -> View:
+    """An operand along the axes of a result; strides are 0 where it is repeated."""
+    own, missing = binding.shape(value), len(shape) - len(binding.shape(value))
+    strides = strides_of(own, images=_is_images(value, binding))
     steps = [step if extent > 1 else 0 for step, extent in zip(strides, own, strict=True)]
-    return [0] * missing + steps
+    return View(binding.dtype(value), shape, (*[0] * missing, *steps))
 
 
 def _is_images(value: str, binding: UnitBinding) -> bool:
     return value not in binding.graph.constants and not binding.lies_dense(value)
-
-
-def _strides(value: str, binding: UnitBinding) -> tuple[int, ...]:
-    if _is_images(value, binding):
-        return binding.strides(value)
-    return torch.empty(binding.shape(value), device="meta").stride()
-
-
-def _buffer(value: str, binding: UnitBinding) -> Buffer:
-    images = not binding.lies_dense(value)
-    return Buffer(binding.shape(value), images, dtype=type_of(value, binding))
 
 
 class _GatherCall(NativeCall):
@@ -279,7 +252,7 @@ def _gather(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel
     """Slices of a tensor; of a table, rows; single elements; slices at tuples of indices."""
     shape, places = (binding.shape(name) for name in unit.inputs)
     (data, indices), (result,) = unit.inputs, unit.outputs
-    dtype, index_type = type_of(data, binding), type_of(indices, binding)
+    dtype, index_type = binding.dtype(data), binding.dtype(indices)
     size = DTYPE_BYTES[dtype]
     if index_type not in _WHOLE or not shape or size not in _WIDTHS:
         return None
@@ -312,14 +285,13 @@ def _gather(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel
         call.unit, call.values = unit, ranges
         at = {SRC: Place("operand", 0), _INDICES: Place("operand", 1), DST: Place("result", 0)}
         operands = (0, _is_images(data, binding)), (1, False)
-        recipe = Recipe((Action(call, {}, at),), operands, (_buffer(result, binding),))
+        recipe = Recipe((Action(call, {}, at),), operands, (binding.result(result),))
         return recipe if copy is None else _behind(copy(threads), recipe, shape, dtype)
 
     copy = None
     if _is_images(data, binding):
-        of_type = torch_dtype(dtype)
-        x = torch.empty_strided(shape, binding.strides(data), dtype=of_type, device="meta")
-        copy = copy_of(x, x.contiguous().stride(), binding.library)
+        view = View(dtype, shape, binding.strides(data))
+        copy = copy_of(view, strides_of(shape), binding.library)
         if copy is None:
             return None
     return Kernel(VARIANT, recipe=make)
@@ -337,7 +309,7 @@ def _behind(copy: NativeCall, recipe: Recipe, shape: Sequence[int], dtype: str) 
 def _extremes(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
     """The largest or least elements along an axis, or where the first or last of them is."""
     (data,), how = unit.inputs, unit.attributes
-    shape, dtype = binding.shape(data), type_of(data, binding)
+    shape, dtype = binding.shape(data), binding.dtype(data)
     if dtype not in _ORDERED or not shape:
         return None
     if not all(binding.lies_dense(name) for name in (data, *unit.outputs)):
@@ -360,7 +332,7 @@ def _extremes(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kern
         results = [Place("result", number) for number in range(len(unit.outputs))]
         places = dict(zip((MANY, DST), results[::-1], strict=False))
         action = Action(call, {}, {SRC: Place("operand", 0), **places})
-        buffers = tuple(_buffer(name, binding) for name in unit.outputs)
+        buffers = tuple(binding.result(name) for name in unit.outputs)
         return Recipe((action,), ((0, False),), buffers)
 
     return Kernel(VARIANT, recipe=make)
@@ -368,7 +340,7 @@ def _extremes(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kern
 
 def _running_sum(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Kernel | None:
     (data,), (result,) = unit.inputs, unit.outputs
-    shape, dtype, how = binding.shape(data), type_of(data, binding), unit.attributes
+    shape, dtype, how = binding.shape(data), binding.dtype(data), unit.attributes
     given = how["dim"]
     if dtype not in _ORDERED or how.get("exclusive") or how.get("reverse") or not shape:
         return None
@@ -380,7 +352,7 @@ def _running_sum(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> K
     def make(_: int) -> Recipe:
         structure = _Running(None, *extents, _TYPES[dtype])
         call = NativeCall(binding.library, native.braid_running, structure)
-        return _on_one(call, binding, unit)
+        return single(call, {}, {SRC: 0}, binding.result(result))
 
     return Kernel(VARIANT, recipe=make)
 
@@ -405,14 +377,15 @@ def _reduction(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Ker
     runs = [(is_in, [*axes]) for is_in, axes in groupby(order, key=lambda axis: axis in dims)]
     places = [at for at, (is_in, _) in enumerate(runs) if is_in]
     left = [axis for is_in, axes in runs for axis in axes if not is_in]
-    code, copy = REDUCTIONS[unit.kind], None
+    code, copy, operands = REDUCTIONS[unit.kind], None, ((0, _is_images(data, binding)),)
     if len(places) == 1 and left == [axis for axis in kept if shape[axis] > 1]:
         sizes = [math.prod(shape[axis] for axis in axes) for _, axes in runs]
         at = places[0]
         extents = math.prod(sizes[:at]), sizes[at], math.prod(sizes[at + 1 :])
     else:
-        last = torch.empty_strided(shape, strides, device="meta").permute(*kept, *sorted(dims))
-        copy = copy_of(last, torch.empty(last.shape, device="meta").stride(), binding.library)
+        moved = (*kept, *sorted(dims))
+        last = View("FP32", tuple(shape[a] for a in moved), tuple(strides[a] for a in moved))
+        copy = copy_of(last, strides_of(last.shape), binding.library)
         if copy is None:
             return None
         count = math.prod(shape[axis] for axis in dims)
@@ -420,16 +393,11 @@ def _reduction(unit: Operator, binding: UnitBinding, native: ctypes.CDLL) -> Ker
 
     def make(threads: int) -> Recipe:
         structure = _Reduction(None, code, *extents, threads)
-        recipe = _on_one(NativeCall(binding.library, native.braid_reduce, structure), binding, unit)
+        call = NativeCall(binding.library, native.braid_reduce, structure)
+        recipe = replace(single(call, {}, {SRC: 0}, binding.result(result)), operands=operands)
         return recipe if copy is None else _behind(copy(threads), recipe, shape, "FP32")
 
     return Kernel(VARIANT, recipe=make, needs_finite=code > 2)
-
-
-def _on_one(call: NativeCall, binding: UnitBinding, unit: Operator) -> Recipe:
-    action = Action(call, {}, {SRC: Place("operand", 0), DST: Place("result", 0)})
-    images = _is_images(unit.inputs[0], binding)
-    return Recipe((action,), ((0, images),), (_buffer(unit.outputs[0], binding),))
 
 
 _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, ctypes.CDLL], Kernel | None]] = {

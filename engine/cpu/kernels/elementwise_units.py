@@ -13,13 +13,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
-import torch
-
 from braid.core.attributes import wholes
 from braid.core.graph import Operator, OpGraph
 from braid.engine.cpu.kernels.element_units import OF_INTEGERS, OPERATIONS, PICKS, REDUCTIONS
 from braid.engine.cpu.kernels.epilogues import post_op
-from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, number
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import (
     ADD,
@@ -37,6 +35,7 @@ from braid.engine.onednn.library import (
     SRC_1,
     OneDnn,
     PostOp,
+    strides_of,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.families.attention import ATTENTION, ROTATE
@@ -88,7 +87,7 @@ def combined(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
     if not all(map(binding.is_plain, unit.inputs)):
         return None
     first, second = places[0], 1 - places[0]
-    right, buffer = unit.inputs[second], _buffer(unit, binding)
+    right, buffer = unit.inputs[second], binding.result(unit.outputs[0])
     if (function := _with_number(right, binding, algorithm)) is not None:
         functions = [function, *steps]
         return _in_turn(binding, first, functions, buffer, needs_finite=bool(steps))
@@ -117,7 +116,7 @@ def _padded(
     own: tuple[int, ...], value: str, binding: UnitBinding, rank: int, *, is_dense: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and strides of an operand with axes of extent 1 before its own."""
-    strides = torch.empty(own, device="meta").stride() if is_dense else binding.strides(value)
+    strides = strides_of(own) if is_dense else binding.strides(value)
     missing = rank - len(own)
     return (*[1] * missing, *own), (*[math.prod(own)] * missing, *strides)
 
@@ -125,9 +124,9 @@ def _padded(
 def _with_number(value: str, binding: UnitBinding, algorithm: int) -> PostOp | None:
     """A product, sum or difference with a constant number, as a function of the other operand."""
     constant = binding.constant(value)
-    if constant is None or constant.numel() != 1:
+    if constant is None or constant.size != 1:
         return None
-    number = float(constant)
+    number = float(constant.item())
     functions: Mapping[int, PostOp] = {
         BINARY_MULTIPLY: ("linear", number, 0.0),
         BINARY_ADD: ("linear", 1.0, number),
@@ -152,8 +151,8 @@ def weighted(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
     flat = binding.library.dense([math.prod(shape)])
     layouts = flat, flat, flat
     describe = partial(floats.binary, binding.library, BINARY_ADD, layouts, chain, {SRC: 0})
-    fixed = {SCALES | SRC: torch.tensor([first])}
-    buffer = _buffer(unit, binding)
+    fixed = {SCALES | SRC: number(first)}
+    buffer = binding.result(unit.outputs[0])
     return binding.kernel(describe, arguments, buffer, fixed=fixed, needs_finite=True)
 
 
@@ -163,7 +162,7 @@ def pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
     shape = binding.shape(unit.outputs[0])
     if first is None or len(unit.inputs) != 1 or binding.shape(unit.inputs[0]) != shape:
         return None
-    buffer = _buffer(unit, binding)
+    buffer = binding.result(unit.outputs[0])
     return _in_turn(binding, 0, [first, *steps], buffer, needs_finite=True)
 
 
@@ -201,13 +200,7 @@ def cast(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | 
     if steps or source not in DTYPES or source == binding.library.dtype:
         return None
     describe = partial(floats.cast, binding.library, math.prod(shape), source)
-    return binding.kernel(describe, {SRC: 0}, _buffer(unit, binding))
-
-
-def _buffer(unit: Operator, binding: UnitBinding) -> Buffer:
-    (result,) = unit.outputs
-    shape = binding.shape(result)
-    return binding.buffer(shape, images=not binding.lies_dense(result))
+    return binding.kernel(describe, {SRC: 0}, binding.result(unit.outputs[0]))
 
 
 def image_values(graph: OpGraph) -> frozenset[str]:

@@ -9,23 +9,13 @@ import ctypes
 import math
 from collections.abc import Callable, Mapping
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.unit_binding import UnitBinding, arrays
+from braid.engine.cpu.kernels.unit_binding import UnitBinding, single
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import (
-    BIAS,
-    DST,
-    MANY,
-    SCRATCH,
-    SRC,
-    WEIGHTS,
-    NativeCall,
-    PostOp,
-)
-from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.onednn.library import BIAS, MANY, SRC, WEIGHTS, NativeCall, PostOp, dtype_of
+from braid.engine.onednn.recipe import Recipe
 from braid.engine.ops.families.attention import (
     ATTENTION,
     MASKS,
@@ -34,7 +24,6 @@ from braid.engine.ops.families.attention import (
     RotatedHeads,
     ViewedAttention,
 )
-from braid.engine.ops.families.normalisation import by_channel
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.program.kernel import Kernel
 
@@ -135,7 +124,8 @@ def _attention(
         scratch = native.braid_attention_scratch(ctypes.addressof(structure))
         call = NativeCall(binding.library, native.braid_attention, structure)
         arguments = (SRC, _KEYS, _VALUES, *(MANY + number for number in range(len(masks))))
-        return _recipe(call, binding, unit, dict(zip(arguments, unit.inputs, strict=True)), scratch)
+        places = {argument: at for at, argument in enumerate(arguments)}
+        return single(call, {}, places, binding.result(unit.outputs[0]), scratch)
 
     return Kernel(VARIANT, recipe=make, needs_finite=True)
 
@@ -153,7 +143,7 @@ def _rows(
     unit: Operator, binding: UnitBinding, native: ctypes.CDLL, activation: int
 ) -> Kernel | None:
     (result,) = unit.outputs
-    data, *names = (*unit.inputs, "", "")[:3]
+    _, *names = (*unit.inputs, "", "")[:3]
     shape, attributes = binding.shape(result), unit.attributes
     axis = attributes.get("dim" if unit.kind in _SOFTMAXES else "axis")
     if not isinstance(axis, int) or not shape or not binding.lies_dense(result):
@@ -162,7 +152,7 @@ def _rows(
     weights = [binding.constant(name) if name else None for name in names]
     if any(name and weight is None for name, weight in zip(names, weights, strict=True)):
         return None
-    if any(w is not None and (w.dtype, w.shape) != (torch.float32, over) for w in weights):
+    if any(w is not None and (dtype_of(w), w.shape) != ("FP32", over) for w in weights):
         return None
     kind = _LAYER_NORM if unit.kind == "aten.layer_norm" else _RMS_NORM
     if unit.kind in _SOFTMAXES:
@@ -171,7 +161,7 @@ def _rows(
             return None
     columns = math.prod(over)
     fixed = {
-        argument: weight.contiguous()
+        argument: np.ascontiguousarray(weight)
         for argument, weight in zip((WEIGHTS, BIAS), weights, strict=True)
         if weight is not None
     }
@@ -181,7 +171,7 @@ def _rows(
             None, kind, math.prod(shape) // columns, columns, eps, activation, threads
         )
         call = NativeCall(binding.library, native.braid_rows, structure)
-        return _recipe(call, binding, unit, {SRC: data}, 0, fixed)
+        return single(call, fixed, {SRC: 0}, binding.result(result))
 
     return Kernel(VARIANT, recipe=make, needs_finite=unit.kind in _SOFTMAXES or activation > 0)
 
@@ -196,10 +186,10 @@ def _groups(
         return _channels(unit, binding, native, activation)
     images, channels, height, width = shape
     groups = unit.attributes.get("groups", channels)
-    if any(weight is None or weight.dtype != torch.float32 for weight in weights):
+    if any(weight is None or weight.dtype != np.float32 for weight in weights):
         return None
     fixed = {
-        argument: by_channel(weight, channels).contiguous()
+        argument: np.repeat(weight.reshape(-1), channels // max(1, weight.size))
         for argument, weight in zip((WEIGHTS, BIAS), weights, strict=True)
         if weight is not None
     }
@@ -210,7 +200,7 @@ def _groups(
         )
         call = NativeCall(binding.library, native.braid_groups, structure)
         scratch = 2 * channels * images * (threads + 1)
-        return _recipe(call, binding, unit, {SRC: data}, scratch, fixed)
+        return single(call, fixed, {SRC: 0}, binding.result(unit.outputs[0]), scratch)
 
     return Kernel(VARIANT, recipe=make, needs_finite=activation > 0)
 
@@ -232,7 +222,7 @@ def _channels(
         rows, columns = math.prod(shape[:2]), math.prod(shape[2:])
         structure = _Rows(None, _LAYER_NORM, rows, columns, eps, activation, threads)
         call = NativeCall(binding.library, native.braid_rows, structure)
-        return _recipe(call, binding, unit, {SRC: data}, 0)
+        return single(call, {}, {SRC: 0}, binding.result(unit.outputs[0]))
 
     return Kernel(VARIANT, recipe=make, needs_finite=activation > 0)
 
@@ -252,34 +242,10 @@ def _rotate(
             *(None, *how.shape, _View(*how.view), angles[3], angles[0], how.scale, threads)
         )
         call = NativeCall(binding.library, native.braid_rotate, structure)
-        operands = zip((SRC, _KEYS, _VALUES), unit.inputs, strict=True)
-        return _recipe(call, binding, unit, dict(operands), 0)
+        arguments = {SRC: 0, _KEYS: 1, _VALUES: 2}
+        return single(call, {}, arguments, binding.result(unit.outputs[0]))
 
     return Kernel(VARIANT, recipe=make)
-
-
-def _recipe(
-    call: NativeCall,
-    binding: UnitBinding,
-    unit: Operator,
-    arguments: Mapping[int, str],
-    scratch: int,
-    fixed: Mapping[int, Tensor] | None = None,
-) -> Recipe:
-    """A recipe of one call on operands of the unit, with so many numbers of scratch."""
-    (result,) = unit.outputs
-    places = {argument: Place("operand", at) for at, argument in enumerate(arguments)}
-    places |= {DST: Place("result", 0)}
-    if scratch:
-        places |= {SCRATCH: Place("temporary", 0)}
-    images = not binding.lies_dense(result)
-    operands = tuple((position, images) for position in range(len(arguments)))
-    return Recipe(
-        (Action(call, arrays(fixed or {}), places),),
-        operands,
-        (binding.buffer(binding.shape(result), images=images),),
-        (Buffer((scratch,), images=False),) if scratch else (),
-    )
 
 
 NATIVE_KINDS: Mapping[str, Callable[[Operator, UnitBinding, ctypes.CDLL, int], Kernel | None]] = {

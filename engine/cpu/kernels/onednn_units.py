@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.core.attributes import image_window, wholes
 from braid.core.graph import Operator
 from braid.core.tensor import DTYPE_BYTES
-from braid.engine.cpu.kernels.element_units import bind_elements, copy_of, type_of
+from braid.engine.cpu.kernels.element_units import bind_elements, copy_of
 from braid.engine.cpu.kernels.elementwise_units import (
     COMBINING,
     cast,
@@ -32,11 +31,18 @@ from braid.engine.cpu.kernels.elementwise_units import (
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_ops
 from braid.engine.cpu.kernels.native_units import NATIVE_KINDS, bind_natively
 from braid.engine.cpu.kernels.recurrent_units import recurrent
-from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, arrays, single
+from braid.engine.cpu.kernels.unit_binding import (
+    VARIANT,
+    UnitBinding,
+    View,
+    WithWeights,
+    constants_of,
+)
 from braid.engine.cpu.kernels.view_units import VIEW_KINDS, batch_norm, resized, viewed
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import (
     ADD,
+    ARRAY_TYPES,
     AVERAGE_ALL,
     AVERAGE_VALID,
     BIAS,
@@ -50,9 +56,9 @@ from braid.engine.onednn.library import (
     PostOp,
     Primitive,
     Unsupported,
+    dtype_of,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.dtypes import DTYPE_NAMES, torch_dtype
 from braid.engine.ops.families.linear import same_padding
 from braid.engine.ops.kinds import WEIGHTED_SUM
 from braid.engine.program.kernel import Kernel
@@ -135,32 +141,24 @@ def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> K
     grouped = weight.reshape(groups, -1, *weight.shape[1:]) if groups > 1 else weight
     after, transposed = padding[-2:], bool(unit.attributes.get("transposed"))
     if transposed:
-        grouped = grouped.transpose(-4, -3)  # [(groups,) out, in, kh, kw]
+        grouped = grouped.swapaxes(-4, -3)  # [(groups,) out, in, kh, kw]
         further = wholes(unit.attributes.get("output_padding") or [0, 0])
         after = [pad - more for pad, more in zip(padding, further, strict=True)]
         if min(after) < 0:  # oneDNN takes no negative padding
             return None
-    shapes = binding.shape(data), tuple(grouped.shape), result
+    shapes = binding.shape(data), grouped.shape, result
     fused, arguments = with_residual(unit, steps)
-    of_bias = None if bias is None else DTYPE_NAMES[bias.dtype]
+    of_bias = dtype_of(bias[BIAS]) if bias else None
+    window = stride, dilation, padding[:2], after
 
-    def make(threads: int) -> Recipe:
-        library = binding.library
-        with library.threads(threads):
-            window = stride, dilation, padding[:2], after
-            primitive = floats.convolution(
-                library, shapes, of_bias, window, fused, transposed=transposed
-            )
-            name = f"{weight_name}^T" if transposed else weight_name
-            packed = binding.packed.for_primitive(library, primitive, name, grouped)
-        return single(
-            primitive,
-            weights_and_bias(packed, bias),
-            arguments,
-            binding.buffer(result, images=True),
+    def describe() -> WithWeights:
+        primitive = floats.convolution(
+            binding.library, shapes, of_bias, window, fused, transposed=transposed
         )
+        return primitive, f"{weight_name}^T" if transposed else weight_name, grouped
 
-    return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
+    buffer = binding.buffer(result, images=True)
+    return binding.kernel(describe, arguments, buffer, fixed=bias, needs_finite=bool(steps))
 
 
 def _linear(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -172,18 +170,15 @@ def _linear(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel
     *leading, n = binding.shape(unit.outputs[0])
     m, k = math.prod(leading), weight.shape[1]
     fused, arguments = with_residual(unit, steps)
-    of_bias = None if bias is None else DTYPE_NAMES[bias.dtype]
+    of_bias = dtype_of(bias[BIAS]) if bias else None
 
-    def make(threads: int) -> Recipe:
-        library = binding.library
-        with library.threads(threads):
-            primitive, as_is = floats.linear(library, m, k, n, of_bias, fused)
-            name, by = (weight_name, weight) if as_is else (f"{weight_name}^T", weight.t())
-            packed = binding.packed.for_primitive(library, primitive, name, by)
-        result = binding.buffer((*leading, n), images=False)
-        return single(primitive, weights_and_bias(packed, bias), arguments, result)
+    def describe() -> WithWeights:
+        primitive, as_is = floats.linear(binding.library, m, k, n, of_bias, fused)
+        name, by = (weight_name, weight) if as_is else (f"{weight_name}^T", weight.T)
+        return primitive, name, by
 
-    return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
+    buffer = binding.buffer((*leading, n), images=False)
+    return binding.kernel(describe, arguments, buffer, fixed=bias, needs_finite=bool(steps))
 
 
 def _pooling(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -256,11 +251,11 @@ def _mean(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel |
 def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     """Values of any type one after the other; those that oneDNN has not move as others do."""
     (result,) = unit.outputs
-    shape, dim, dtype = binding.shape(result), unit.attributes["dim"], type_of(result, binding)
+    shape, dim, dtype = binding.shape(result), unit.attributes["dim"], binding.dtype(result)
     shapes = [binding.shape(name) for name in unit.inputs]
     if steps or len(unit.inputs) < 2 or any(0 in shape for shape in shapes):
         return None
-    if {type_of(name, binding) for name in unit.inputs} != {dtype}:
+    if {binding.dtype(name) for name in unit.inputs} != {dtype}:
         return None
     assert isinstance(dim, int)
     in_turn = len(shapes) == math.prod(shape[dim % len(shape) :])
@@ -287,9 +282,8 @@ def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) ->
 def _alternating(unit: Operator, binding: UnitBinding) -> Kernel | None:
     """Elements of each operand in turn, where oneDNN would copy them one by one."""
     (result,), (first, *_) = unit.outputs, unit.inputs
-    dtype, count = type_of(result, binding), len(unit.inputs)
-    of_type, size = torch_dtype(dtype), DTYPE_BYTES[dtype]
-    part = torch.empty(math.prod(binding.shape(first)), dtype=of_type, device="meta")
+    dtype, count = binding.dtype(result), len(unit.inputs)
+    size, part = DTYPE_BYTES[dtype], View(dtype, (math.prod(binding.shape(first)),), (1,))
     copy = copy_of(part, (1,), binding.library, count)
     if copy is None or not all(map(binding.lies_dense, (*unit.inputs, result))):
         return None
@@ -326,8 +320,7 @@ def _pad(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | 
         return None
     images, library = not binding.lies_dense(result), binding.library
     layout = library.images if images else library.dense
-    order = torch.channels_last if images else torch.contiguous_format
-    of_type = torch_dtype(library.dtype)
+    of_type = ARRAY_TYPES[library.dtype]
 
     def make(threads: int) -> Recipe:
         shape = [*binding.shape(data)]
@@ -340,9 +333,7 @@ def _pad(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | 
             parts = [[*shape[:axis], count, *shape[axis % len(shape) + 1 :]] for count in extents]
             shape[axis] = sum(extents)
             fixed = {
-                MANY + place: torch.full(part, float(number), dtype=of_type).contiguous(
-                    memory_format=order
-                )
+                MANY + place: np.full(part, number, of_type)
                 for place, part in enumerate(parts)
                 if MANY + place != data_at
             }
@@ -350,7 +341,7 @@ def _pad(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | 
                 layouts = [layout(part) for part in parts]
                 primitive = floats.concat(library, layouts, layout(shape), axis % len(shape))
             made = Place("temporary", len(buffers))
-            actions.append(Action(primitive, arrays(fixed), {data_at: source, DST: made}))
+            actions.append(Action(primitive, fixed, {data_at: source, DST: made}))
             buffers.append(binding.buffer(tuple(shape), images=images))
             source = made
         last = replace(actions[-1], places={**actions[-1].places, DST: Place("result", 0)})
@@ -381,16 +372,6 @@ _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | 
     **dict.fromkeys(POINTWISE, pointwise),
     **dict.fromkeys(NATIVE_KINDS, bind_natively),
 }
-
-
-def weights_and_bias(packed: Tensor, bias: Tensor | None) -> dict[int, Tensor]:
-    return {WEIGHTS: packed, **({BIAS: bias} if bias is not None else {})}
-
-
-def constants_of(unit: Operator, binding: UnitBinding) -> tuple[Tensor, Tensor | None] | None:
-    weight_name, bias_name = (*unit.inputs, "")[1:3]
-    weight, bias = binding.constant(weight_name), binding.constant(bias_name)
-    return None if weight is None or (bias_name and bias is None) else (weight, bias)
 
 
 def with_residual(unit: Operator, steps: list[PostOp]) -> tuple[list[PostOp], dict[int, int]]:

@@ -11,12 +11,11 @@ import ctypes
 import math
 from functools import partial
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.native_units import VARIANT, words
-from braid.engine.cpu.kernels.unit_binding import UnitBinding, arrays
+from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import (
@@ -26,6 +25,7 @@ from braid.engine.onednn.library import (
     SCRATCH,
     SRC,
     WEIGHTS,
+    Array,
     NativeCall,
     PostOp,
 )
@@ -62,7 +62,7 @@ def recurrent(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
     if any(name and not binding.is_plain(name) for name in starts):
         return None
     given = [binding.constant(name) for name in names]
-    weights = [weight for weight in given if weight is not None and weight.dtype == torch.float32]
+    weights = [weight for weight in given if weight is not None and weight.dtype == np.float32]
     directions = 2 if how.direction == "bidirectional" else 1
     if len(weights) < len(given) or len(unit.outputs) != 1 + count:
         return None
@@ -77,7 +77,7 @@ def recurrent(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
 
     def make(threads: int) -> Recipe:
         library, name = binding.library, "+".join((how.layer, *names))  # weights may be shared
-        whole, bias = torch.cat([tensors[0] for tensors in by_direction]).contiguous(), None
+        whole, bias = np.concatenate([arrays[0] for arrays in by_direction]), None
         if of_direction > 2:
             bias = binding.packed.once(
                 (VARIANT, "biases", name), partial(_biases, by_direction, how.layer)
@@ -86,7 +86,7 @@ def recurrent(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
             of_bias = None if bias is None else "FP32"
             (n, k), m = whole.shape, steps_ * rows
             primitive, as_is = floats.linear(library, m, k, n, of_bias, [])
-            by = whole if as_is else whole.t()
+            by = whole if as_is else whole.T
             packed = binding.packed.for_primitive(library, primitive, f"{name}@{as_is}", by)
         parts = min(rows, max(1, threads // directions))
         of_part = math.ceil(rows / parts) * (2 * hidden + columns)
@@ -100,11 +100,11 @@ def recurrent(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
             )
         }
         if of_direction > 2 and how.layer == "gru":
-            late = [tensors[3][2 * hidden :] for tensors in by_direction]
-            fixed[BIAS] = binding.packed.once((VARIANT, "late", name), partial(torch.stack, late))
+            late = [arrays[3][2 * hidden :] for arrays in by_direction]
+            fixed[BIAS] = binding.packed.once((VARIANT, "late", name), partial(np.stack, late))
         product = Action(
             primitive,
-            arrays({WEIGHTS: packed, **({} if bias is None else {BIAS: bias})}),
+            {WEIGHTS: packed, **({} if bias is None else {BIAS: bias})},
             {SRC: Place("operand", 0), DST: Place("temporary", 0)},
         )
         places = {SRC: Place("temporary", 0), SCRATCH: Place("temporary", 1)}
@@ -120,7 +120,7 @@ def recurrent(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kern
                 operands.append((position, False))
         layer_call = NativeCall(library, native.braid_recurrent, structure)
         return Recipe(
-            (product, Action(layer_call, arrays(fixed), places)),
+            (product, Action(layer_call, fixed, places)),
             tuple(operands),
             tuple(binding.buffer(binding.shape(value), images=False) for value in unit.outputs),
             (
@@ -146,22 +146,22 @@ def _distances(
     return *of_gates, directions * rows * size, rows * size, size, rows * size, size
 
 
-def _biases(by_direction: list[list[Tensor]], layer: str) -> Tensor:
+def _biases(by_direction: list[list[Array]], layer: str) -> Array:
     """Both biases of all gates; of a GRU's last gate the first one: the other is reset."""
     sums = []
     for _, _, of_input, of_state in by_direction:
-        late = of_state.clone()
+        late = of_state.copy()
         if layer == "gru":
             late[2 * len(late) // 3 :] = 0
         sums.append(of_input + late)
-    return torch.cat(sums).contiguous()
+    return np.concatenate(sums)
 
 
-def _states(by_direction: list[list[Tensor]], columns: int) -> Tensor:
+def _states(by_direction: list[list[Array]], columns: int) -> Array:
     """Weights of states as vectors.c reads them: [directions, panels, hidden, 64]."""
     parts = []
-    for tensors in by_direction:
-        weight = tensors[1].t()  # [hidden, gates * hidden]
-        padded = torch.nn.functional.pad(weight, (0, columns - weight.shape[1]))
-        parts.append(padded.reshape(len(weight), -1, _PANEL).transpose(0, 1))
-    return torch.stack(parts).contiguous()
+    for arrays in by_direction:
+        weight = arrays[1].T  # [hidden, gates * hidden]
+        padded = np.pad(weight, ((0, 0), (0, columns - weight.shape[1])))
+        parts.append(padded.reshape(len(weight), -1, _PANEL).swapaxes(0, 1))
+    return np.stack(parts)

@@ -6,16 +6,40 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from braid.core.graph import OpGraph
-from braid.engine.onednn.library import DST, DTYPES, Array, OneDnn, Primitive
+from braid.core.graph import Operator, OpGraph
+from braid.engine.onednn.library import (
+    ARRAY_TYPES,
+    BIAS,
+    DST,
+    DTYPES,
+    SCRATCH,
+    WEIGHTS,
+    Array,
+    Computation,
+    OneDnn,
+    Primitive,
+    dtype_of,
+    strides_of,
+)
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.dtypes import DTYPE_NAMES, array_of
 from braid.engine.program.kernel import Kernel, PackedWeights
 
 VARIANT = "onednn"
+
+WithWeights = tuple[Primitive, str, Array]  # and the name of the weights, before they are packed
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Elements of some memory; strides and offset are in elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+    is_copy: bool = False  # in other memory than that which it was to show
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +48,7 @@ class UnitBinding:
 
     library: OneDnn  # on data of the unit's type
     graph: OpGraph
-    constants: Mapping[str, Tensor]
+    constants: Mapping[str, Array]  # that the unit reads
     packed: PackedWeights
     images: Set[str]  # values of four axes that lie as images where units leave it open
 
@@ -45,12 +69,17 @@ class UnitBinding:
         return len(self.graph.spec(value).shape) != 4 or value not in self.images
 
     def strides(self, value: str) -> tuple[int, ...]:
-        layout = torch.contiguous_format if self.lies_dense(value) else torch.channels_last
-        return torch.empty(self.shape(value), memory_format=layout, device="meta").stride()
+        return strides_of(self.shape(value), images=not self.lies_dense(value))
 
-    def constant(self, value: str) -> Tensor | None:
-        tensor = self.constants.get(value)
-        return None if tensor is None or DTYPE_NAMES.get(tensor.dtype) not in DTYPES else tensor
+    def constant(self, value: str) -> Array | None:
+        array = self.constants.get(value)
+        return None if array is None or dtype_of(array) not in DTYPES else array
+
+    def dtype(self, value: str) -> str:
+        return self.graph.spec(value).dtype
+
+    def result(self, value: str) -> Buffer:
+        return Buffer(self.shape(value), not self.lies_dense(value), dtype=self.dtype(value))
 
     def buffer(
         self, shape: tuple[int, ...], *, images: bool, seen_as: tuple[int, ...] | None = None
@@ -59,39 +88,53 @@ class UnitBinding:
 
     def kernel(
         self,
-        describe: Callable[[], Primitive],
+        describe: Callable[[], Primitive | WithWeights],
         arguments: Mapping[int, int],
         result: Buffer,
         *,
-        fixed: Mapping[int, Tensor] = MappingProxyType({}),
+        fixed: Mapping[int, Array] = MappingProxyType({}),
         needs_finite: bool = False,
     ) -> Kernel:
-        """Kernel of one primitive without weights; the other arguments are those of ``single``."""
+        """Kernel of one primitive; the other arguments are those of ``single``."""
 
         def make(threads: int) -> Recipe:
             with self.library.threads(threads):
-                return single(describe(), fixed, arguments, result)
+                made, given = describe(), dict(fixed)
+                if isinstance(made, Primitive):
+                    return single(made, given, arguments, result)
+                primitive, name, weight = made
+                given[WEIGHTS] = self.packed.for_primitive(self.library, primitive, name, weight)
+                return single(primitive, given, arguments, result)
 
         return Kernel(VARIANT, recipe=make, needs_finite=needs_finite)
 
 
+def number(value: float, dtype: str = "FP32") -> Array:
+    return np.array([value], ARRAY_TYPES[dtype])
+
+
+def constants_of(unit: Operator, binding: UnitBinding) -> tuple[Array, dict[int, Array]] | None:
+    """Weights, and the argument that the bias is, if there is one."""
+    weight_name, bias_name = (*unit.inputs, "")[1:3]
+    weight, bias = binding.constant(weight_name), binding.constant(bias_name)
+    if weight is None or (bias_name and bias is None):
+        return None
+    return weight, {} if bias is None else {BIAS: bias}
+
+
 def single(
-    primitive: Primitive,
-    fixed: Mapping[int, Tensor],
+    computation: Computation,
+    fixed: Mapping[int, Array],
     arguments: Mapping[int, int],
     result: Buffer,
-    offset_bytes: int = 0,
+    scratch: int = 0,
 ) -> Recipe:
-    """``arguments``: argument -> position of the unit's input; reads from ``offset_bytes`` on."""
-    places = {
-        argument: Place("operand", number, offset_bytes)
-        for number, argument in enumerate(arguments)
-    }
-    action = Action(primitive, arrays(fixed), {**places, DST: Place("result", 0)})
-    operands = tuple((position, result.images) for position in arguments.values())
-    return Recipe((action,), operands, (result,))
-
-
-def arrays(fixed: Mapping[int, Tensor]) -> dict[int, Array]:
-    """Constants as an action takes them, in the memory of the tensors."""
-    return {argument: array_of(tensor) for argument, tensor in fixed.items()}
+    """``arguments``: argument -> position of the unit's input; ``scratch``: numbers."""
+    places = {argument: Place("operand", number) for number, argument in enumerate(arguments)}
+    places |= {DST: Place("result", 0), **({SCRATCH: Place("temporary", 0)} if scratch else {})}
+    return Recipe(
+        (Action(computation, fixed, places),),
+        tuple((position, result.images) for position in arguments.values()),
+        (result,),
+        (Buffer((scratch,), images=False),) if scratch else (),
+    )

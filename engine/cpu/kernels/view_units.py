@@ -6,23 +6,34 @@ interpreter would end a native segment (docs/decisions/0017-bursts.md).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.element_units import copy_of, type_of
-from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
+from braid.core.tensor import DTYPE_BYTES
+from braid.engine.cpu.border import sampling_of, views_of
+from braid.engine.cpu.kernels.element_units import copy_of
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, View, WithWeights
 from braid.engine.onednn import floats
-from braid.engine.onednn.library import BIAS, DST, LINEAR, MANY, NEAREST, SRC, WEIGHTS, PostOp
-from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.dtypes import DTYPE_NAMES, torch_dtype
-from braid.engine.ops.families.resize import ResizeOptions, usual_sampling
-from braid.engine.ops.kinds import EPILOGUE, bound, call
-from braid.engine.passes.attention import RESHAPES, shares
+from braid.engine.onednn.library import (
+    BIAS,
+    DST,
+    LINEAR,
+    MANY,
+    NEAREST,
+    SRC,
+    PostOp,
+    dtype_of,
+    strides_of,
+)
+from braid.engine.onednn.recipe import Action, Place, Recipe
+from braid.engine.ops.families.resize import ResizeOptions
+from braid.engine.ops.kinds import EPILOGUE, bound
+from braid.engine.passes.attention import RESHAPES
 from braid.engine.program.kernel import Kernel
 
 VIEW_KINDS = RESHAPES | {
@@ -33,30 +44,26 @@ _COPIED_BYTES = 1 << 20  # most bytes of an input that are copied rather than re
 
 
 def viewed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    dtype = type_of(unit.outputs[0], binding)
+    dtype = binding.dtype(unit.outputs[0])
     if steps or len(unit.inputs) != 1 or unit.host:
         return None
     (source,) = unit.inputs
     shapes = [binding.shape(name) for name in (source, *unit.outputs)]
-    if any(0 in shape for shape in shapes) or type_of(source, binding) != dtype:
+    if any(0 in shape for shape in shapes) or binding.dtype(source) != dtype:
         return None
-    of_type = torch_dtype(dtype)
-    x = torch.empty_strided(shapes[0], binding.strides(source), dtype=of_type, device="meta")
-    results = call(unit, [x])[: len(unit.outputs)]
+    x, size = View(dtype, shapes[0], binding.strides(source)), DTYPE_BYTES[dtype]
+    results = views_of(unit, x)[: len(unit.outputs)]
     operands = ((0, not binding.lies_dense(source)),)
-    buffers = tuple(
-        Buffer(binding.shape(name), not binding.lies_dense(name), dtype=dtype)
-        for name in unit.outputs
-    )
+    buffers = tuple(binding.result(name) for name in unit.outputs)
     wanted = [binding.strides(name) for name in unit.outputs]
     is_view = all(
-        shares(y, x) and _lies_as(y, strides) for y, strides in zip(results, wanted, strict=True)
+        not y.is_copy and _lies_as(y, strides) for y, strides in zip(results, wanted, strict=True)
     )
     # Memory of callers is seen through in Python only, which spares a copy where it is long.
-    copies_input = unit.kind not in RESHAPES or x.nbytes <= _COPIED_BYTES
+    copies_input = unit.kind not in RESHAPES or size * math.prod(x.shape) <= _COPIED_BYTES
     of_callers = {*(binding.graph.inputs if copies_input else ()), *binding.graph.outputs.values()}
     if is_view and of_callers.isdisjoint((source, *unit.outputs)):
-        offsets = tuple(x.itemsize * int(y.storage_offset()) for y in results)
+        offsets = tuple(size * y.offset for y in results)
         recipe = Recipe((), operands, buffers, views=offsets)
         return Kernel(VARIANT, bound(unit), lambda _: recipe)
     copies = [
@@ -77,23 +84,22 @@ _Copy = Callable[[int, int], Action]  # a copy to the result of this number, for
 
 
 def _copy(
-    unit: Operator, x: Tensor, y: Tensor, strides: Sequence[int], binding: UnitBinding
+    unit: Operator, x: View, y: View, strides: Sequence[int], binding: UnitBinding
 ) -> _Copy | None:
     """A copy of a view to memory of these strides; None if there is none outside Python."""
-    if not shares(y, x):
+    if y.is_copy:
         if unit.kind not in RESHAPES or not _lies_as(y, strides):
             return None
         # Images, whose elements come into the order of their shape, which the reshape keeps.
-        y, strides = x, torch.empty(x.shape, device="meta").stride()
-    offset, library = int(y.storage_offset()), binding.library
+        y, strides = x, strides_of(x.shape)
+    library = binding.library
 
     def by_onednn(number: int, _: int) -> Action:
-        shape = tuple(y.shape)
-        layouts = library.strided(shape, y.stride()), library.strided(shape, strides)
-        source = Place("operand", 0, y.dtype.itemsize * offset)
+        layouts = library.strided(y.shape, y.strides), library.strided(y.shape, strides)
+        source = Place("operand", 0, DTYPE_BYTES[y.dtype] * y.offset)
         return Action(library.copy(*layouts), {}, {SRC: source, DST: Place("result", number)})
 
-    if DTYPE_NAMES[y.dtype] == library.dtype and _is_taken_by_onednn(y):
+    if y.dtype == library.dtype and _is_taken_by_onednn(y):
         return by_onednn
     copy = copy_of(y, strides, library)
     if copy is None:
@@ -104,17 +110,17 @@ def _copy(
     )
 
 
-def _is_taken_by_onednn(y: Tensor) -> bool:
+def _is_taken_by_onednn(y: View) -> bool:
     """It repeats nothing, and takes no strides by which an element could lie in the next row."""
-    extents = zip(y.stride(), y.shape, strict=True)
+    extents = zip(y.strides, y.shape, strict=True)
     long = sorted((step, extent) for step, extent in extents if extent > 1)
     return all(step > 0 for step, _ in long) and all(
         step * extent <= further for (step, extent), (further, _) in pairwise(long)
     )
 
 
-def _lies_as(tensor: Tensor, strides: Sequence[int]) -> bool:
-    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+def _lies_as(view: View, strides: Sequence[int]) -> bool:
+    pairs = zip(view.shape, view.strides, strides, strict=True)
     return all(extent == 1 or have == want for extent, have, want in pairs)
 
 
@@ -129,20 +135,16 @@ def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Ker
     eps, result = unit.attributes.get("eps"), binding.shape(unit.outputs[0])
     if not isinstance(eps, float) or not binding.is_plain(data, 4):
         return None
-    result_buffer = binding.buffer(result, images=True)
-    factors = scale / torch.sqrt(variance + eps)
+    factors = scale / np.sqrt(variance + eps)
     bias, weight = shift - mean * factors, factors.reshape(-1, 1, 1, 1, 1)
+    shapes, window = (result, weight.shape, result), ([1, 1], [1, 1], [0, 0], [0, 0])
 
-    def make(threads: int) -> Recipe:
-        with binding.library.threads(threads):
-            shapes, window = (result, tuple(weight.shape), result), ([1, 1], [1, 1], [0, 0], [0, 0])
-            of_bias = DTYPE_NAMES[bias.dtype]
-            primitive = floats.convolution(binding.library, shapes, of_bias, window, steps)
-            name = "/".join(names)
-            packed = binding.packed.for_primitive(binding.library, primitive, name, weight)
-        return single(primitive, {WEIGHTS: packed, BIAS: bias}, {SRC: 0}, result_buffer)
+    def describe() -> WithWeights:
+        primitive = floats.convolution(binding.library, shapes, dtype_of(bias), window, steps)
+        return primitive, "/".join(names), weight
 
-    return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
+    buffer = binding.buffer(result, images=True)
+    return binding.kernel(describe, {SRC: 0}, buffer, fixed={BIAS: bias}, needs_finite=bool(steps))
 
 
 def resized(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -151,8 +153,7 @@ def resized(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel
         return None
     given = {key: value for key, value in unit.attributes.items() if key != EPILOGUE}
     shapes = binding.shape(data), binding.shape(result)
-    image = torch.empty(shapes[0], device="meta")
-    sampling = usual_sampling(image, ResizeOptions(**given))  # type: ignore[arg-type]
+    sampling = sampling_of(shapes[0], ResizeOptions(**given))  # type: ignore[arg-type]
     algorithm = {"nearest": NEAREST, "half": LINEAR}.get(sampling or "")
     if algorithm is None:
         return None

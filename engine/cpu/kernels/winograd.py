@@ -14,17 +14,16 @@ from __future__ import annotations
 import ctypes
 import math
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.core.attributes import image_window
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.epilogues import post_ops
-from braid.engine.cpu.kernels.onednn_units import constants_of, weights_and_bias, with_residual
-from braid.engine.cpu.kernels.unit_binding import UnitBinding, arrays
+from braid.engine.cpu.kernels.onednn_units import with_residual
+from braid.engine.cpu.kernels.unit_binding import UnitBinding, constants_of, single
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import DST, SCRATCH, NativeCall, OneDnn, PostOp
-from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.onednn.library import WEIGHTS, Array, NativeCall, OneDnn, PostOp
+from braid.engine.onednn.recipe import Recipe
 from braid.engine.program.kernel import Kernel
 
 VARIANT = "winograd"
@@ -100,15 +99,14 @@ def cut(tiles: int, panels: int, threads: int) -> tuple[int, int]:
     return min(tiles, math.ceil(tiles / BLOCK / of_threads) * of_threads), shares
 
 
-def transformed(weight: Tensor) -> Tensor:
+def transformed(weight: Array) -> Array:
     """Weights [out, in, 3, 3] as winograd.h reads them: [36, panels of 32 outputs, in, 32]."""
     out, inputs = weight.shape[:2]
-    g = torch.tensor(_WEIGHTS_TRANSFORM, dtype=torch.float64)
-    points = torch.einsum("ia,ocab,jb->ijco", g, weight.double(), g).float()
-    panels = math.ceil(out / PANEL)
-    padded = torch.nn.functional.pad(points, (0, panels * PANEL - out))
-    panelled = padded.reshape(PATCH * PATCH, inputs, panels, PANEL)
-    return panelled.permute(0, 2, 1, 3).contiguous()
+    g, panels = np.array(_WEIGHTS_TRANSFORM), math.ceil(out / PANEL)
+    rows = np.einsum("ia,ocab->iboc", g, weight.astype(np.float64))
+    points = np.zeros((PATCH, PATCH, inputs, panels * PANEL), np.float32)
+    points[..., :out] = np.einsum("jb,iboc->ijco", g, rows)
+    return points.reshape(PATCH * PATCH, inputs, panels, PANEL).transpose(0, 2, 1, 3)
 
 
 def bind_winograd(unit: Operator, binding: UnitBinding) -> Kernel | None:
@@ -121,14 +119,14 @@ def bind_winograd(unit: Operator, binding: UnitBinding) -> Kernel | None:
     stride, padding, dilation, groups = image_window(unit)
     fits = (
         binding.library.dtype == "FP32"
-        and weight.dtype == torch.float32
-        and tuple(weight.shape[2:]) == (3, 3)
+        and weight.dtype == np.float32
+        and weight.shape[2:] == (3, 3)
         and {*stride, *dilation, groups} == {1}
         and not unit.attributes.get("transposed")
         and weight.shape[0] % 16 == 0
         and weight.shape[1] % 8 == 0
         and steps in ([], [_RELU])
-        and (bias is None or bias.dtype == torch.float32)
+        and all(array.dtype == np.float32 for array in bias.values())
     )
     if not fits:
         return None
@@ -141,13 +139,9 @@ def bind_winograd(unit: Operator, binding: UnitBinding) -> Kernel | None:
             binding.library, native, source, output, (top, left), threads, bool(steps)
         )
         packed = binding.packed.once((VARIANT, unit.inputs[1]), lambda: transformed(weight))
-        places = {argument: Place("operand", at) for at, argument in enumerate(arguments)}
-        places |= {DST: Place("result", 0), SCRATCH: Place("temporary", 0)}
-        return Recipe(
-            (Action(computation, arrays(weights_and_bias(packed, bias)), places),),
-            tuple((position, True) for position in arguments.values()),
-            (binding.buffer(output, images=True),),
-            (Buffer((computation.scratch_elements,), images=False),),
+        return single(
+            *(computation, {WEIGHTS: packed, **bias}, arguments),
+            *(binding.buffer(output, images=True), computation.scratch_elements),
         )
 
     return Kernel(VARIANT, recipe=make, needs_finite=True)

@@ -10,6 +10,7 @@ from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, sequential_plan, verify_plan
 from braid.core.tensor import TensorType
+from braid.engine.cpu.border import slots_of
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import CPU_KERNELS
 from braid.engine.cpu.lanes import lay_out, lay_out_stage
@@ -89,7 +90,7 @@ def test_a_stage_runs_on_the_threads_that_it_was_laid_out_on(executor: CpuExecut
 def test_intermediates_are_released_after_their_last_reader(executor: CpuExecutor) -> None:
     graph, constants = random_graph(3, units=12)
     program = on_kernels(graph, constants, 3)
-    env = program.environment({"x": torch.randn(SHAPE)})
+    env = slots_of(program.environment({"x": torch.randn(SHAPE)}))
 
     for segment in lay_out(program, sequential_plan(12), executor.threads):
         executor.run_segment(segment, env)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from braid.engine.cpu.device_key import cpu_device_key
 from braid.engine.cpu.native import find
 from braid.engine.cpu.segments import EXECUTE, SIGNAL, WAIT, NativeSegment, find_runner
 from braid.engine.onednn.library import find_onednn
+from braid.engine.ops.dtypes import tensor_of
 from tests import ROOT
 
 RUNNER = find_runner()
@@ -31,7 +33,7 @@ def test_images_come_into_the_order_that_kernels_want(shape: tuple[int, ...], th
     torch.set_num_threads(threads)
     given = torch.randn(shape)
 
-    images = RUNNER.as_images(given)
+    images = tensor_of(RUNNER.as_images(given.numpy()))
 
     torch.set_num_threads(before)
     assert images.is_contiguous(memory_format=torch.channels_last)
@@ -43,7 +45,7 @@ def test_images_in_any_other_order_come_through_torch() -> None:
     assert RUNNER is not None
     given = torch.randn(2, 7, 3, 5).permute(0, 2, 1, 3)  # neither of the two orders
 
-    images = RUNNER.as_images(given)
+    images = tensor_of(RUNNER.as_images(given.numpy()))
 
     assert images.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(images, given, rtol=0, atol=0)
@@ -70,8 +72,8 @@ def test_a_lane_that_may_not_spin_sleeps_while_it_waits_for_another() -> None:
     lanes = [[EXECUTE, address, 0, 0, 0, 0, SIGNAL, 0], [WAIT, 0]]
     first = 2 + 2 * len(lanes)  # word behind the header of the only segment
     ends = [first, first + 8, first + 8, first + 10]
-    code = torch.tensor([1, len(lanes), *ends, *lanes[0], *lanes[1]])
-    flags, bookmark = (torch.zeros(count, dtype=torch.int64) for count in (1, 2 + len(lanes)))
+    code = np.array([1, len(lanes), *ends, *lanes[0], *lanes[1]], np.int64)
+    flags, bookmark = (np.zeros(count, np.int64) for count in (1, 2 + len(lanes)))
     native = NativeSegment(code, flags, bookmark, runs=1)
     RUNNER.let_lanes_spin(False)
     try:

@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.core.attributes import image_window
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.element_units import type_of
-from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, arrays
+from braid.engine.cpu.border import array_of
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
 from braid.engine.onednn import floats, integer_sums
 from braid.engine.onednn.library import (
     DST,
@@ -26,10 +25,12 @@ from braid.engine.onednn.library import (
     SRC_1,
     WEIGHTS,
     ZERO_POINT,
+    Array,
     OneDnn,
     Primitive,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.ops.dtypes import tensor_of
 from braid.engine.passes.quantised.values import signed_weights
 from braid.engine.program.kernel import Kernel
 
@@ -39,10 +40,10 @@ _BYTES = ("UINT8", "INT8")
 def product(unit: Operator, binding: UnitBinding) -> Kernel | None:
     weight, zero = _weights(unit, binding), _zero(unit.inputs[2:3], binding)
     source, result = binding.shape(unit.inputs[0]), binding.shape(unit.outputs[0])
-    if weight is None or zero is None or weight.dim() != 2 or len(source) < 2 or 0 in source:
+    if weight is None or zero is None or weight.ndim != 2 or len(source) < 2 or 0 in source:
         return None
     m, (k, n), library = math.prod(source[:-1]), weight.shape, binding.library
-    dtype = type_of(unit.inputs[0], binding)
+    dtype = binding.dtype(unit.inputs[0])
 
     def describe() -> Primitive:
         return integer_sums.matmul(library, dtype, m, k, n)
@@ -58,8 +59,8 @@ def convolution(unit: Operator, binding: UnitBinding) -> Kernel | None:
         return None
     stride, padding, dilation, groups = image_window(unit)
     grouped = weight.reshape(groups, -1, *weight.shape[1:]) if groups > 1 else weight
-    shapes, library = (source, tuple(grouped.shape), result), binding.library
-    dtype = type_of(unit.inputs[0], binding)
+    shapes, library = (source, grouped.shape, result), binding.library
+    dtype = binding.dtype(unit.inputs[0])
 
     def describe() -> Primitive:
         return integer_sums.convolution(library, dtype, shapes, (stride, dilation, padding))
@@ -68,58 +69,60 @@ def convolution(unit: Operator, binding: UnitBinding) -> Kernel | None:
     return _sums(unit, binding, (describe, grouped, zero), buffer)
 
 
-def _weights(unit: Operator, binding: UnitBinding) -> Tensor | None:
+def _weights(unit: Operator, binding: UnitBinding) -> Array | None:
     """Signed weights around zero; None if they are something else, or computed."""
-    tensor, name = binding.constants.get(unit.inputs[1]), (*unit.inputs, "", "")[3]
+    given, name = binding.constants.get(unit.inputs[1]), (*unit.inputs, "", "")[3]
     zeros = binding.constants.get(name)
-    if tensor is None or (name and zeros is None) or 0 in tensor.shape:
+    if given is None or (name and zeros is None) or 0 in given.shape:
         return None
-    if type_of(unit.inputs[0], binding) not in _BYTES:
+    if binding.dtype(unit.inputs[0]) not in _BYTES:
         return None
-    return signed_weights(tensor, zeros)
+    signed = signed_weights(tensor_of(given), None if zeros is None else tensor_of(zeros))
+    return None if signed is None else array_of(signed)
 
 
-def _zero(given: tuple[str, ...], binding: UnitBinding) -> Tensor | str | None:
+def _zero(given: tuple[str, ...], binding: UnitBinding) -> Array | str | None:
     """Zero point of the data: a constant, or the name of a value; None for several."""
     name = given[0] if given else ""
     if not name:
-        return torch.zeros(1, dtype=torch.int32)
+        return np.zeros(1, np.int32)
     if math.prod(binding.shape(name)) != 1:
         return None
     constant = binding.constants.get(name)
-    return name if constant is None else constant.reshape(1).to(torch.int32)
+    return name if constant is None else constant.reshape(1).astype(np.int32)
 
 
 def _sums(
     unit: Operator,
     binding: UnitBinding,
-    parts: tuple[Callable[[], Primitive], Tensor, Tensor | str],
+    parts: tuple[Callable[[], Primitive], Array, Array | str],
     result: Buffer,
 ) -> Kernel:
     describe, weight, zero = parts
-    library, data = binding.library, (0, result.images)
+    library, name = binding.library, unit.inputs[1]
+    if not isinstance(zero, str):
+        fixed = {ZERO_POINT | SRC: zero}
+        return binding.kernel(lambda: (describe(), name, weight), {SRC: 0}, result, fixed=fixed)
+    operands = (0, result.images), (2, False)
     places = {SRC: Place("operand", 0), DST: Place("result", 0)}
+    places |= {ZERO_POINT | SRC: Place("temporary", 0)}
 
     def make(threads: int) -> Recipe:
         with library.threads(threads):
             primitive = describe()
-            packed = binding.packed.for_primitive(library, primitive, unit.inputs[1], weight)
-            if isinstance(zero, Tensor):
-                fixed = {WEIGHTS: packed, ZERO_POINT | SRC: zero}
-                return Recipe((Action(primitive, arrays(fixed), places),), (data,), (result,))
-            cast = _as_number(library, type_of(zero, binding), "INT32")
-            moving = {**places, ZERO_POINT | SRC: Place("temporary", 0)}
-            actions = cast, Action(primitive, arrays({WEIGHTS: packed}), moving)
-            return Recipe(actions, (data, (2, False)), (result,), (_number("INT32"),))
+            packed = binding.packed.for_primitive(library, primitive, name, weight)
+            cast = _as_number(library, binding.dtype(zero), "INT32")
+        actions = cast, Action(primitive, {WEIGHTS: packed}, places)
+        return Recipe(actions, operands, (result,), (_number("INT32"),))
 
     return Kernel(VARIANT, recipe=make)
 
 
 def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
     data, scale, zero = (*unit.inputs, "")[:3]
-    shape, result = binding.shape(data), type_of(unit.outputs[0], binding)
+    shape, result = binding.shape(data), binding.dtype(unit.outputs[0])
     numbers = [name for name in (scale, zero) if name and math.prod(binding.shape(name)) == 1]
-    floats = {type_of(name, binding) for name in (data, scale)}
+    floats = {binding.dtype(name) for name in (data, scale)}
     if len(numbers) < 2 or floats != {"FP32"} or result not in _BYTES or 0 in shape:
         return None
     if unit.attributes.get("block") or set(numbers) & set(binding.constants):

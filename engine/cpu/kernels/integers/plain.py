@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
-
 from braid.core.attributes import wholes
 from braid.core.graph import WEIGHTS, Operator
-from braid.engine.cpu.kernels.element_units import type_of
 from braid.engine.cpu.kernels.integers.rounding import Chain, Steps, rounded, steps_of_grid
-from braid.engine.cpu.kernels.unit_binding import UnitBinding
+from braid.engine.cpu.kernels.integers.weighted import types_of
+from braid.engine.cpu.kernels.unit_binding import UnitBinding, number
 from braid.engine.onednn import integers
 from braid.engine.onednn.integers import AverageWindow, Types
 from braid.engine.onednn.library import POST_OP, SCALES, SRC, SRC_1, ZERO_POINT, PostOp, Primitive
 from braid.engine.onednn.recipe import Buffer
 from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
 from braid.engine.program.kernel import Kernel
-
-
-def _buffer(unit: Operator, binding: UnitBinding) -> Buffer:
-    (result,) = unit.outputs
-    shape = binding.shape(result)
-    images = len(shape) == 4 and result in binding.images
-    return Buffer(shape, images, dtype=type_of(result, binding))
-
-
-def _number(value: float) -> Tensor:
-    return torch.tensor([value], dtype=torch.float32)
 
 
 def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
@@ -38,7 +24,7 @@ def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel 
         Steps(steps.scale * float(str(weight)), steps.zero)
         for steps, weight in zip(_grids(read, binding), weights, strict=True)
     ]
-    dtypes = [type_of(value, binding) for value in values]
+    dtypes = [binding.dtype(value) for value in values]
     if len(set(dtypes[1:])) > 1:
         return None  # all that is added has one description
     offset = sum(grid.scale * grid.zero for grid in grids[:2])
@@ -48,14 +34,14 @@ def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel 
     rounding = rounded(read, unit.outputs[0], binding, chain)
     if rounding is None:
         return None
-    types = Types(dtypes[0], type_of(unit.outputs[0], binding), dtypes[1])
+    types = Types(dtypes[0], binding.dtype(unit.outputs[0]), dtypes[1])
     elements, library = math.prod(binding.shape(unit.outputs[0])), binding.library
 
     def describe() -> Primitive:
         return integers.add(library, types, elements, rounding.chain.post_ops)
 
-    fixed = {SCALES | SRC: _number(grids[0].scale), SCALES | SRC_1: _number(grids[1].scale)}
-    return binding.kernel(describe, arguments, _buffer(unit, binding), fixed=fixed)
+    fixed = {SCALES | SRC: number(grids[0].scale), SCALES | SRC_1: number(grids[1].scale)}
+    return binding.kernel(describe, arguments, binding.result(unit.outputs[0]), fixed=fixed)
 
 
 def _grids(read: QuantisedUnit, binding: UnitBinding) -> list[Steps]:
@@ -66,13 +52,14 @@ def regridded(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kern
     chain = _after_integers(unit, read, binding)
     if chain is None:
         return None
-    types = _types(unit, binding)
+    types = types_of(unit, read, binding)
     elements, library = math.prod(binding.shape(unit.outputs[0])), binding.library
 
     def describe() -> Primitive:
         return integers.with_number(library, types, elements, chain, divide=False)
 
-    return binding.kernel(describe, {SRC: 0}, _buffer(unit, binding), fixed={SRC_1: _number(0.0)})
+    fixed, buffer = {SRC_1: number(0.0)}, binding.result(unit.outputs[0])
+    return binding.kernel(describe, {SRC: 0}, buffer, fixed=fixed)
 
 
 def averaged(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
@@ -82,7 +69,7 @@ def averaged(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kerne
     if chain is None or window is None:
         return None
     pooled = result if len(result) == 4 else (*source[:2], 1, 1)
-    types, library = _types(unit, binding), binding.library
+    types, library = types_of(unit, read, binding), binding.library
 
     def describe() -> Primitive:
         return integers.average(library, types, (source, pooled), window, chain)
@@ -117,11 +104,6 @@ def _windows(
     return AverageWindow(kernel, wholes(given["stride"]), pads[:2], pads[2:], counts)
 
 
-def _types(unit: Operator, binding: UnitBinding) -> Types:
-    result = type_of(unit.outputs[0], binding)
-    return Types(type_of(unit.inputs[0], binding), result, result)
-
-
 def _after_integers(
     unit: Operator, read: QuantisedUnit, binding: UnitBinding
 ) -> list[PostOp] | None:
@@ -137,8 +119,8 @@ def _after_integers(
 def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
     data, scale, zero = (*unit.inputs, "")[:3]
     grid = _whole(unit, scale, zero, binding)
-    result = type_of(unit.outputs[0], binding)
-    is_plain = type_of(data, binding) == "FP32" and result in ("UINT8", "INT8")
+    result = binding.dtype(unit.outputs[0])
+    is_plain = binding.dtype(data) == "FP32" and result in ("UINT8", "INT8")
     if grid is None or not is_plain or 0 in binding.shape(data):
         return None
     steps = steps_of_grid(grid, binding)
@@ -150,14 +132,14 @@ def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
     def describe() -> Primitive:
         return integers.with_number(binding.library, types, elements, post_ops, divide=True)
 
-    fixed, buffer = {SRC_1: _number(steps.scale)}, _buffer(unit, binding)
+    fixed, buffer = {SRC_1: number(steps.scale)}, binding.result(unit.outputs[0])
     return binding.kernel(describe, {SRC: 0}, buffer, fixed=fixed, needs_finite=True)
 
 
 def dequantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
     data, scale, zero = (*unit.inputs, "")[:3]
-    grid, source = _whole(unit, scale, zero, binding), type_of(data, binding)
-    is_plain = type_of(unit.outputs[0], binding) == "FP32" and 0 not in binding.shape(data)
+    grid, source = _whole(unit, scale, zero, binding), binding.dtype(data)
+    is_plain = binding.dtype(unit.outputs[0]) == "FP32" and 0 not in binding.shape(data)
     if grid is None or not is_plain or source not in ("UINT8", "INT8"):
         return None
     steps, elements = steps_of_grid(grid, binding), math.prod(binding.shape(data))
@@ -166,16 +148,16 @@ def dequantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
         return integers.dequantise(binding.library, source, elements)
 
     fixed = {
-        SCALES | SRC: _number(steps.scale),
-        ZERO_POINT | SRC: torch.tensor([int(steps.zero)], dtype=torch.int32),
+        SCALES | SRC: number(steps.scale),
+        ZERO_POINT | SRC: number(steps.zero, "INT32"),
     }
-    return binding.kernel(describe, {SRC: 0}, _buffer(unit, binding), fixed=fixed)
+    return binding.kernel(describe, {SRC: 0}, binding.result(unit.outputs[0]), fixed=fixed)
 
 
 def _whole(unit: Operator, scale: str, zero: str, binding: UnitBinding) -> Grid[str] | None:
     for name in filter(None, (scale, zero)):
-        number = binding.constants.get(name)
-        if number is None or number.numel() != 1:
+        constant = binding.constants.get(name)
+        if constant is None or constant.size != 1:
             return None
     is_fp32 = binding.graph.spec(scale).dtype == "FP32"
     return Grid(scale, zero) if is_fp32 and not unit.attributes.get("block") else None

@@ -11,14 +11,13 @@ change of ``scale`` and ``shift`` costs one multiplication and one addition ("mo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.engine.cpu.kernels.epilogues import steps_of
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
-from braid.engine.onednn.library import ADD, PostOp
-from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.onednn.library import ADD, ARRAY_TYPES, PostOp
 from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
 
 _RELU: list[PostOp] = [("relu", 0.0, 0.0)]
@@ -33,9 +32,8 @@ class Steps:
 
 
 def steps_of_grid(grid: Grid[str], binding: UnitBinding) -> Steps:
-    zero = binding.constants[grid.zero] if grid.zero else None
-    scale = float(binding.constants[grid.scale])
-    return Steps(scale, 0.0 if zero is None else float(zero))
+    zero = binding.constants[grid.zero].item() if grid.zero else 0.0
+    return Steps(float(binding.constants[grid.scale].item()), float(zero))
 
 
 @dataclass(slots=True)
@@ -67,7 +65,7 @@ class Chain:
             self.move(1.0, 0.0)
             self.then(*steps)
 
-    def round(self, grid: Steps, limits: torch.iinfo, *, not_negative: bool) -> None:
+    def round(self, grid: Steps, limits: np.iinfo[Any], *, not_negative: bool) -> None:
         self.move(1 / grid.scale, 0.0)
         least = 0.0 if not_negative else limits.min - grid.zero
         self.then(("clip", max(limits.min - grid.zero, least), limits.max - grid.zero))
@@ -80,7 +78,7 @@ class Chain:
         self.shift = 0.0
         return len(self.post_ops) - 1
 
-    def store(self, grid: Steps, limits: torch.iinfo, *, not_negative: bool) -> None:
+    def store(self, grid: Steps, limits: np.iinfo[Any], *, not_negative: bool) -> None:
         """Move to the integers of a grid: storing rounds and limits them."""
         self.move(1 / grid.scale, grid.zero)
         if not_negative and grid.zero > limits.min:
@@ -105,7 +103,8 @@ def rounded(unit: QuantisedUnit, result: str, binding: UnitBinding, chain: Chain
         grid, relu = steps_of_grid(unit.parts.middle, binding), before == _RELU
         if not relu:
             chain.function(before)
-        limits = torch.iinfo(_dtype(unit.parts.middle, binding))
+        zero = binding.constants.get(unit.parts.middle.zero)
+        limits = np.iinfo(np.uint8 if zero is None else zero.dtype)
         chain.round(grid, limits, not_negative=relu)
     if unit.unit.endswith("_add"):
         summand = unit.parts.grids[3]
@@ -116,11 +115,6 @@ def rounded(unit: QuantisedUnit, result: str, binding: UnitBinding, chain: Chain
     if unit.parts.result is None:
         chain.move(1.0, 0.0)
         return Rounded(chain, sum_at)
-    limits = torch.iinfo(torch_dtype(binding.graph.spec(result).dtype))
+    limits = np.iinfo(ARRAY_TYPES[binding.graph.spec(result).dtype])
     chain.store(steps_of_grid(unit.parts.result, binding), limits, not_negative=relu)
     return Rounded(chain, sum_at)
-
-
-def _dtype(grid: Grid[str], binding: UnitBinding) -> torch.dtype:
-    zero: Tensor | None = binding.constants.get(grid.zero)
-    return torch.uint8 if zero is None else zero.dtype
