@@ -28,7 +28,7 @@ demo: $(READY)
 # WORKERS processes side by side; the order of the files is that of tests/conftest.py.
 WORKERS ?= 2
 test: $(READY)
-	@echo "the fast tests, $(WORKERS) at once: about seven minutes on two quiet cores"
+	@echo "the fast tests, $(WORKERS) at once: about five minutes on two quiet cores"
 	@began=$$(date +%s); $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder; status=$$?; \
 		echo "make test took $$(( $$(date +%s) - began )) s with $(WORKERS) at once"; exit $$status
 

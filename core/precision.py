@@ -45,12 +45,7 @@ AUTO_TOLERANCE = 1e-2
 """Error that ``auto`` allows to precisions other than FP32, unless a registration says another."""
 
 
-QUANTISING = frozenset(
-    {
-        *("braid.quantise", "braid.quantised_unit"),
-        *("braid.quantised_matmul", "braid.quantised_convolution"),
-    }
-)
+QUANTISING = frozenset({"braid.quantise", "braid.quantised_unit", "braid.quantised_matmul"})
 """Kinds of operators that round to integers, whatever the precision of everything else."""
 
 QUANTISED_TOLERANCE = 5e-2

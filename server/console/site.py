@@ -168,11 +168,10 @@ class Console:
             self._sessions.sign_out(request.headers)
             to = url("sign-in") if self._is_guarded else BASE
             return _redirect(to, set_cookie("", secure=self._is_tls))
-        if not is_admin:
-            return await self._problem(
-                HTTPStatus.FORBIDDEN, "Sign in with the admin token to change things.", is_admin
-            )
         match parts:
+            case ["jobs", _, "cancel"] | ["models", _, _, "delete" | "profile"] if not is_admin:
+                message = "Sign in with the admin token to change things."
+                return await self._problem(HTTPStatus.FORBIDDEN, message, is_admin)
             case ["jobs", job_id, "cancel"]:
                 await self._facts.runner.cancel(job_id)
                 return _redirect(url("jobs", job_id))
