@@ -61,7 +61,7 @@ def test_the_root_leads_to_the_console(console: ServerProcess) -> None:
             "",
             [
                 *("cnn", "versions serving", "versions failed", "p99", "device cpu", "MiB"),
-                *("of the last minute", "a faulty request", "private memory of server and workers"),
+                *("of the last minute", "faulty requests", "private memory of server and workers"),
             ],
         ),
         (
