@@ -177,7 +177,7 @@ def others_of(
         runs = sum(at >= len(plans.planned) for at in taken)  # of other runtimes
         is_own = index < len(plans.planned)
         most = CANDIDATE_RATIO if is_own or runs else RUNTIME_RATIO
-        pairs = zip(measurements[index].ratios, turns, strict=False)
+        pairs = zip(measurements[index].ratios, turns, strict=True)
         is_near = speeds[index] * most >= best or any(own > other for own, other in pairs)
         has_place = not is_own or len(taken) - runs < MOST_OWN
         if index not in taken and is_near and has_place and len(taken) < MOST_CANDIDATES:

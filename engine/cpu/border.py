@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from ml_dtypes import bfloat16
 from torch import Tensor
 
 from braid.core.attributes import image_window
@@ -18,7 +17,7 @@ from braid.engine.cpu.kernels.epilogues import post_ops
 from braid.engine.cpu.kernels.unit_binding import View
 from braid.engine.onednn.library import Array, address_of
 from braid.engine.onednn.recipe import lies_as
-from braid.engine.ops.dtypes import tensor_of, torch_dtype
+from braid.engine.ops.dtypes import array_of, tensor_of, torch_dtype
 from braid.engine.ops.families.resize import ResizeOptions, usual_sampling
 from braid.engine.ops.kinds import call
 from braid.engine.passes.attention import shares
@@ -41,13 +40,6 @@ _TORCH_NAMES = {
     "clip": ("hardtanh", 2),
 }
 """oneDNN's name of an activation -> torch's name of it, and how many numbers torch takes."""
-
-
-def array_of(tensor: Tensor) -> Array:
-    """Its memory, in its strides; BF16 in the type of ml_dtypes."""
-    if tensor.dtype is torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(bfloat16)
-    return tensor.numpy()
 
 
 def arrays_of(tensors: Mapping[str, Tensor]) -> Arrays:

@@ -61,9 +61,9 @@ def spec_of(tensor: torch.Tensor) -> TensorType:
 
 
 def array_of(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Return the numbers of a tensor as an array; BF16 in the type of ml_dtypes: numpy has none."""
+    """Return a tensor's memory as an array, in its strides; BF16 in the type of ml_dtypes."""
     if tensor.dtype is torch.bfloat16:
-        return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from braid.core.graph import Operator, OpGraph
 from braid.core.schedule import USUAL_KERNELS
 from braid.core.tensor import DTYPE_BYTES
-from braid.engine.cpu.border import array_of, through_torch
+from braid.engine.cpu.border import through_torch
 from braid.engine.cpu.kernels.elementwise_units import image_values
 from braid.engine.cpu.kernels.integers.binding import KINDS as ON_INTEGERS
 from braid.engine.cpu.kernels.integers.binding import bind_on_integers
@@ -24,6 +24,7 @@ from braid.engine.device import Tensors
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import DST, SRC, OneDnn, find_onednn
 from braid.engine.onednn.recipe import Action, Place, Recipe
+from braid.engine.ops.dtypes import array_of
 from braid.engine.ops.kinds import bound
 from braid.engine.program.kernel import (
     REGISTRY,

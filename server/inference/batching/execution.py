@@ -154,14 +154,19 @@ class DeviceExecution:
         How large they are is known only when they are computed, if that follows the content. It
         also runs again, as its shape class would have alone, if what is for any shape refuses it.
         """
-        model, again = sent.model, replace(batch, pieces=sent.pieces, beside=1)
+        model = sent.model
+
+        def again(*, of_class: bool = False) -> Coroutine[Any, Any, BatchResult]:
+            alone = replace(batch, pieces=sent.pieces, beside=1)
+            return self._wait_and_run(alone, on_wait, of_class=of_class)
+
         try:
             result = await self._ended(sent)
         except BraidError as error:
             is_death = isinstance(error, WorkerDied)
             contest = model.contest_of(sent.shape_class, sent.size)
             if sent.ready.to_run.any_shape and isinstance(error, PreconditionFailed):
-                result = await self._wait_and_run(again, on_wait, of_class=True)
+                result = await again(of_class=True)
                 model.other_shapes.refuse((sent.shape_class, sent.size), error)
             elif (
                 not isinstance(error, _BY_PLAN)
@@ -171,8 +176,8 @@ class DeviceExecution:
             ):
                 raise
             else:
-                result = await self._wait_and_run(again, on_wait)
-        return result or await self._wait_and_run(again, on_wait)
+                result = await again()
+        return result or await again()
 
     def _send(
         self,

@@ -15,7 +15,6 @@ import numpy as np
 
 from braid.core.attributes import image_window
 from braid.core.graph import Operator
-from braid.engine.cpu.border import array_of
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding
 from braid.engine.onednn import floats, integer_sums
 from braid.engine.onednn.library import (
@@ -30,7 +29,7 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.ops.dtypes import tensor_of
+from braid.engine.ops.dtypes import array_of, tensor_of
 from braid.engine.passes.quantised.values import signed_weights
 from braid.engine.program.kernel import Kernel
 
