@@ -36,17 +36,20 @@ MOST_CANDIDATES = 3
 BLOCK = 3
 """Batches of a block; the first one is not counted."""
 
-LOSS = 0.007
+LOSS = 0.005
 """Part of the time of requests that pairs of one challenger may cost."""
 
-CREDIT = 0.3
+CREDIT = 0.2
 """Cost of pairs that a challenger may have before requests have paid for it, in requests.
 
-A pair of a candidate that is at most 3 % slower by its estimate begins with the first request.
+A pair of a candidate that is as fast by its estimate begins with the first request.
 """
 
-CHANGE = 0.2
-"""Assumed cost of a change between candidates, in requests."""
+CHANGE = 0.05, 0.05, 0.05
+"""Assumed excess of a first run over the rest of its block, before pairs have shown it."""
+
+CHANGE_COSTS = 4.0
+"""Cost of a pair's two changes over that excess: half of it falls on the runs that follow."""
 
 EARLY_SHARE = 1 / 3
 """Largest share of requests for challengers during the first ``EARLY_PAIRS`` pairs."""
@@ -116,6 +119,8 @@ class _Challenge:
     turn: int = 0  # of its newest pair, among all that began
     recent_us: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     debt: float = 0.0  # cost of its pairs, in requests, less what requests have paid
+    first_runs: deque[float] = field(default_factory=lambda: deque(CHANGE, maxlen=WINDOW))
+    change: float = CHANGE_COSTS * median(CHANGE)  # cost of a pair's two changes, in requests
 
     @property
     def low(self) -> float:
@@ -133,7 +138,7 @@ class _Challenge:
     @property
     def cost(self) -> float:
         """Expected cost of a pair, in requests."""
-        return BLOCK * max(exp(self.ratio) - 1.0, 0.0) + CHANGE
+        return BLOCK * max(exp(self.ratio) - 1.0, 0.0) + self.change
 
     @property
     def is_due(self) -> bool:
@@ -326,7 +331,7 @@ class Contest:
         first, last = names if self._random.random() < 0.5 else names[::-1]
         runs = (first,) * BLOCK + (last,) * BLOCK
         if free:
-            runs += (self._incumbent.name,)  # a request that comes next finds it warm
+            runs += (self._incumbent.name,) * BLOCK  # a request that comes next finds it warm
         self._pair = _Pair(challenger, runs, free, taken_us={name: [] for name in names})
         if not free:
             challenger.debt += challenger.cost
@@ -362,6 +367,8 @@ class Contest:
         one = pair.challenger
         names = (one.name, self._incumbent.name)
         block_us = [median(pair.taken_us[name][1:]) for name in names]  # not the first run
+        one.first_runs.append(pair.taken_us[one.name][0] / block_us[0] - 1.0)
+        one.change = CHANGE_COSTS * max(median(one.first_runs), 0.0)
         one.add(log(block_us[0] / block_us[1]))
         one.pairs += 1
         self._pairs += 1

@@ -20,11 +20,17 @@ REQUESTS = 3000
 SCREENING = 180
 """Runs of the registration, back to back, before the first request."""
 
-PAIR = 7
+PAIR = 9
 """Runs of a pair in idle time."""
 
 CORES_NS = np.array([30.0, 45.0, 70.0, 370.0])
 """Distance of two cores of the same virtual machine, as seen within minutes."""
+
+CHANGE_US = 200.0, 700.0
+"""What the first run after a change of candidates costs, as measured in service (decision 0094)."""
+
+CHANGE_LASTS = 0.4
+"""Cost of a run after a change over that of the run before it."""
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +43,7 @@ class Host:
     latency_us: Floats  # [run, candidate], without it, too
     at_s: Floats  # end of each run
     is_request: NDArray[np.bool_]  # of each run; others are of idle time
-    change: tuple[float, float]  # relative cost of the first and second run after a change
+    change: tuple[float, ...]  # relative cost of the first runs after a change
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -55,11 +61,11 @@ def host_of(kind: str, seed: int, requests: int = REQUESTS) -> Host:
     noise = _log_uniform(random, 0.01, 0.12) * random.standard_normal((runs, count))
     tails = (random.random((runs, count)) < 0.01) * random.exponential(0.3, (runs, count))
     logs = np.log(candidates_us) + noise + tails + CHANGES[kind](random, at_s, count)
-    change = random.uniform(0.02, 0.30)
+    change = _log_uniform(random, *CHANGE_US) / base_us
     latency_us = np.exp(logs)
     served = slice(SCREENING, int(np.flatnonzero(is_request)[requests - 1]) + 1)
-    screening_us, change_cost = latency_us[:SCREENING], (change, change / 5)
-    return Host(screening_us, latency_us[served], at_s[served], is_request[served], change_cost)
+    costs = tuple(change * CHANGE_LASTS**run for run in range(5))
+    return Host(latency_us[:SCREENING], latency_us[served], at_s[served], is_request[served], costs)
 
 
 def _log_uniform(random: Generator, least: float, most: float) -> float:

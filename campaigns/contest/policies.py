@@ -29,8 +29,7 @@ def contest(host: Host, seed: int) -> Floats:
     """Latency of each request under a contest that stays open, in idle time, too."""
     policy = Contest(host.candidates, estimates_us=screened_us(host), seed=seed)
     columns = {name: column for column, name in enumerate(host.candidates)}
-    first, second = (1.0 + cost for cost in host.change)
-    served_us, before, since = [], policy.incumbent, 2
+    served_us, before, since = [], policy.incumbent, len(host.change)
     runs = host.latency_us.tolist(), host.at_s.tolist(), host.is_request.tolist()
     for row_us, at, is_request in zip(*runs, strict=True):
         if not is_request and policy.is_decided:
@@ -38,8 +37,8 @@ def contest(host: Host, seed: int) -> Floats:
         name = policy.next(free=not is_request)
         run_us = row_us[columns[name]]
         since = 0 if name != before else since + 1
-        if since < 2:
-            run_us *= second if since else first
+        if since < len(host.change):
+            run_us *= 1.0 + host.change[since]
         before = name
         policy.took(name, run_us, at=at)
         if is_request:
@@ -56,7 +55,7 @@ def screened_us(host: Host) -> list[float]:
     for _ in range(ROUNDS):
         for column, found_us in enumerate(blocks_us):
             block_us = host.screening_us[run : run + BLOCK, column].copy()
-            block_us[:2] *= 1.0 + np.array(host.change)
+            block_us *= 1.0 + np.array(host.change[:BLOCK])
             found_us.append(float(np.median(block_us[1:])))
             run += BLOCK
     return [median(found_us) for found_us in blocks_us]
