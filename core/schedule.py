@@ -255,8 +255,15 @@ class ContestTable:
         parts = [f"{SERVES}{_candidate_text(first, ', ')}"]
         parts += [_candidate_text(row, " ") for row in others]
         if not self.has_runs:
-            parts.append(f"measured at {'the decision' if self.is_decided else 'registration'}")
+            parts.append(f"measured {self._measured}")
         return "; ".join(filter(None, [*parts, self.state]))
+
+    @property
+    def _measured(self) -> str:
+        """When the latencies of candidates were measured that no request has run yet."""
+        if self.is_decided:
+            return "at the decision"
+        return "in idle time" if any(row.pairs for row in self.rows) else "at registration"
 
 
 def _candidate_text(row: ContestRow, between: str) -> str:

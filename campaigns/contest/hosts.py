@@ -16,6 +16,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from braid.server.models.idle_pairs import ROUND_S
+
 REQUESTS = 3000
 SCREENING = 180
 """Runs of the registration, back to back, before the first request."""
@@ -90,7 +92,7 @@ def _times(random: Generator, requests: int, base_s: float) -> tuple[Floats, NDA
     """End of each run, and whether it is a request's.
 
     The first caller comes within 30 s of READY. Then half of the hosts have requests back to back,
-    the others have gaps. Each gap of twice a pair's time has a pair, the first one up to 200.
+    the others have gaps. A gap of twice a pair's time may have a pair, one each half second.
     """
     gaps_s = np.zeros(requests)
     if random.random() < 0.5:
@@ -98,8 +100,8 @@ def _times(random: Generator, requests: int, base_s: float) -> tuple[Floats, NDA
     gaps_s[0] = random.uniform(0.0, 30.0)
     screening_s = base_s * np.arange(1, SCREENING + 1)
     requests_s = screening_s[-1] + np.cumsum(gaps_s + base_s)
-    most = np.where(np.arange(requests) == 0, 200, 1)
-    pairs = np.minimum(gaps_s / (2 * PAIR * base_s), most).astype(int)
+    looks = np.diff(np.floor(np.cumsum(gaps_s) / ROUND_S), prepend=0.0)
+    pairs = np.minimum(gaps_s / (2 * PAIR * base_s), looks).astype(int)
     begins_s = np.repeat(requests_s - base_s - gaps_s, pairs)
     places = np.arange(len(begins_s)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
     begins_s += places * np.repeat(gaps_s / np.maximum(pairs, 1), pairs)

@@ -247,20 +247,21 @@ class PlanContest:
             self._events.decided(self.schedule)
 
     def _decision(self) -> Iterator[ContestRow]:
-        """Rows to store with a decision; latencies are of all runs, as nobody may have asked."""
-        taken_us = {row.name: row.latency_us for row in self._contest.table()}
-        first: ContestRow | None = None
-        for row in self._rows():
-            row = replace(row, latency_us=taken_us.get(row.name) or row.latency_us)
-            first = first or row
-            yield row.beside(first)
+        """Rows to store with a decision."""
+        first, *others = self._rows()
+        yield first
+        yield from (row.beside(first) for row in others)
 
     def _rows(self) -> Iterator[ContestRow]:
-        """Rows without what requests have shown, the incumbent first."""
+        """Rows without what requests have shown, the incumbent first.
+
+        Latencies are of the newest runs, also in idle time, else those of the schedule.
+        """
         stored = {row.name: row for row in self.schedule.table.rows}
         for row in self._contest.table() if self._opening is not None else ():
             before = stored.pop(row.name)
-            yield replace(row, latency_us=before.latency_us, plan_id=before.plan_id)
+            latency_us = row.latency_us or before.latency_us
+            yield replace(row, latency_us=latency_us, plan_id=before.plan_id)
         yield from stored.values()
 
     def table(self) -> ContestTable:
@@ -276,7 +277,7 @@ class PlanContest:
             for row in self._rows()
             for taken_us in (self._recent_us.get(row.name),)
         ]
-        if rows[0].runs:
+        if rows[0].runs or rows[0].pairs:
             rows = [row.beside(rows[0]) for row in rows]
         is_decided = self.schedule.provenance.is_decided and not self.is_open
         return ContestTable(tuple(rows), is_decided)

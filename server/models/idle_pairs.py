@@ -18,6 +18,10 @@ log = logging.getLogger("braid.contest")
 
 LOOK_S = 2.0
 
+ROUND_S = 0.5
+"""Least time from one pair of a contest to the next: pairs that span a minute are to show the
+states that the host has in it, and an idle device is to stay idle."""
+
 
 class IdlePairs:
     """Belongs to the event loop."""
@@ -41,7 +45,7 @@ class IdlePairs:
             await self.look()
 
     async def look(self) -> None:
-        """Run pairs of open contests by turns, half of the time, until requests come."""
+        """Run a pair of each open contest every half second, until requests come."""
         if not self._open():
             return
         await self._quiet()
@@ -56,7 +60,8 @@ class IdlePairs:
                     contest.takes_zeros, contest.inputs = False, None
                     facts = {"model": replica.name, "reason": str(error)}
                     log.info("no pairs in idle time until other inputs come", extra=facts)
-            await self._sleep(monotonic() - began)
+            elapsed_s = monotonic() - began
+            await self._sleep(max(elapsed_s, ROUND_S - elapsed_s))
 
     def _open(self) -> list[tuple[ModelReplica, PlanContest]]:
         return [

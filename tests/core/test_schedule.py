@@ -190,10 +190,11 @@ def test_a_contest_is_told_in_one_line_with_full_names_and_the_moment_of_its_lat
     assert ContestTable(rows).text == f"{line}; undecided after 40 pairs"
     unasked = replace(rows[0], runs=0)
     assert ContestTable((unasked, own)).text == (
-        f"{line}; measured at registration; undecided after 40 pairs"
+        f"{line}; measured in idle time; undecided after 40 pairs"
     )
     decided = ContestTable((unasked, own), is_decided=True).text
     assert decided == f"{line}; measured at the decision; decided after 40 pairs"
+    unasked = replace(unasked, pairs=0)
     assert ContestTable((unasked,)).text == "serves: OpenVINO, 4.13 ms; measured at registration"
     assert plan_text("openvino in bf16") == "OpenVINO in bf16"
 

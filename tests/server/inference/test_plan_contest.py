@@ -21,7 +21,7 @@ from braid.core.shape_memory import ShapeMemory
 from braid.server.devices.executables import Executable
 from braid.server.inference import plan_contest
 from braid.server.inference.plan_contest import ContestEvents, PlanContest
-from braid.server.models.idle_pairs import IdlePairs
+from braid.server.models.idle_pairs import ROUND_S, IdlePairs
 from tests.server.jobs.fakes import a_moment
 
 PLAN = sequential_plan(2)
@@ -227,7 +227,13 @@ async def test_idle_time_supplies_pairs_and_gives_way(monkeypatch: pytest.Monkey
         begin_use=lambda ready: None,
         end_use=lambda ready: None,
     )
-    pairs = IdlePairs(lambda: [replica], a_moment, lambda: len(ran) >= most, lambda _: a_moment())
+    slept_s = list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept_s.append(seconds)
+        await a_moment()
+
+    pairs = IdlePairs(lambda: [replica], a_moment, lambda: len(ran) >= most, sleep)
 
     await pairs.look()
     assert len(ran) == most
@@ -239,4 +245,6 @@ async def test_idle_time_supplies_pairs_and_gives_way(monkeypatch: pytest.Monkey
     await pairs.look()
     assert {inputs for _, inputs in ran[-50:]} == {b"rows"}
     assert len({name for name, _ in ran}) == 3
+    rounds = [seconds for seconds in slept_s if seconds > ROUND_S / 2]
+    assert len(rounds) >= len(ran) // (3 * BLOCK), "an idle device works a small part of the time"
     assert sum(service.contest.runs.values()) == 0, "requests did not wait for these"
