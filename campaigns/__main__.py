@@ -63,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         **campaign.run(options),
     }
     print("| | |", "|---|---|", *lines(result), sep="\n")
+    for text in result.get("tracebacks", {}).values():
+        print("", f"Traceback{text}", sep="\n")
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(result, indent=2) + "\n")
