@@ -51,8 +51,8 @@ from braid_client.records import (
     accepted_job,
     documents_from_wire,
     job_from_wire,
-    model_from_wire,
     node_from_wire,
+    record_of,
     shapes_to_wire,
     version_text,
 )
@@ -347,7 +347,7 @@ class AsyncClient(Connection):
     async def models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List all registered models."""
         answer = await self._call(rpcs.LIST_MODELS, admin_pb2.ListModelsRequest(), timeout_s)
-        return [model_from_wire(model) for model in answer.models]
+        return [record_of(model, Model) for model in answer.models]
 
     async def model(
         self, name: str, *, version: str | int | None = None, timeout_s: float | None = None
@@ -358,7 +358,7 @@ class AsyncClient(Connection):
             ModelNotFound: no such model or version.
         """
         request = admin_pb2.GetModelRequest(model=name, version=version_text(version))
-        return model_from_wire(await self._call(rpcs.GET_MODEL, request, timeout_s))
+        return record_of(await self._call(rpcs.GET_MODEL, request, timeout_s), Model)
 
     async def delete(
         self, name: str, *, version: str | int | None = None, timeout_s: float | None = None
