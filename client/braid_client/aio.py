@@ -13,14 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
@@ -31,12 +24,7 @@ import grpc.aio
 
 from braid_client import rpcs
 from braid_client.errors import STREAM_CUT, WATCH_CUT, BraidError, JobFailed, Unavailable
-from braid_client.messages import (
-    read_answer,
-    read_result,
-    write_request,
-    write_stream_request,
-)
+from braid_client.messages import read_answer, read_result, write_request, write_stream_request
 from braid_client.notebook import ScheduleDocuments
 from braid_client.records import (
     InferRequest,
