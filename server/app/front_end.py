@@ -295,7 +295,7 @@ class FrontEnd:
         self._background.start(self.models.restore.withdraw(device.name, digest, error))
 
     def _worker_ended(self, device: str, end: WorkerEnd) -> None:
-        self.metrics.jobs.worker_restarted(device, end.reason)
+        self.metrics.jobs.worker_restarts.labels(device, end.reason.value).inc()
 
 
 def _leave_to_stay() -> None:
