@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final, Self
 
@@ -238,11 +238,7 @@ class AsyncClient(Connection):
             name=name,
             format=admin_pb2.RegisterModelHeader.FORMAT_ONNX,
             batch_sizes=batch_sizes,
-            planner=admin_pb2.PlannerOptions(
-                name=options.name,
-                max_group_ops=options.max_group_ops,
-                max_groups=options.max_groups,
-            ),
+            planner=admin_pb2.PlannerOptions(**asdict(options)),
             input_shapes=first,
             more_input_shapes=[admin_pb2.InputShapes(shapes=shapes) for shapes in others],
             precision=precision,

@@ -139,18 +139,13 @@ def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
 
 def serving_to_wire(model: str, config: ServingConfig) -> wire.ServingConfig:
     batching = {name: getattr(config.batching, name) for name in BATCHING}
+    held = config.residency
     return wire.ServingConfig(
         model=model,
-        versions=wire.VersionPolicy(
-            latest=config.versions.latest or 0, specific=config.versions.specific
-        ),
+        versions=wire.VersionPolicy(**_same(config.versions, wire.VersionPolicy)),
         labels=config.labels,
         batching=wire.Batching(**{k: v for k, v in batching.items() if v is not None}),
-        residency=wire.Residency(
-            kind=config.residency.kind,
-            idle_seconds=config.residency.idle_s,
-            refuses=config.residency.refuses,
-        ),
+        residency=wire.Residency(**_same(held, wire.Residency, idle_seconds=held.idle_s)),
         pinned=config.plan,
     )
 
@@ -172,13 +167,11 @@ def _specs_to_wire(specs: Mapping[str, TensorType]) -> list[wire.TensorSpec]:
 def _summary(placed: Placed) -> wire.ScheduleSummary:
     schedule = placed.schedule
     speed, best = schedule.speed, schedule.best_other
-    measured = _same(
+    told = _same(
         schedule.provenance,
         wire.ScheduleSummary,
         precision=schedule.precision,
         side_by_side=_side_by_side(schedule),
-    )
-    return wire.ScheduleSummary(
         plan_id=schedule.plan_id,
         device=placed.device,
         batch_size=schedule.key.batch_size,
@@ -193,8 +186,8 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         best_other_ratio=best and best.ratio,
         shapes=schedule.key.shapes,
         contest=_contest(placed.contest),
-        **measured,
     )
+    return wire.ScheduleSummary(**told)
 
 
 def _contest(table: ContestTable) -> wire.PlanContest:
