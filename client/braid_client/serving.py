@@ -33,12 +33,11 @@ BATCHING = ("max_wait_ms", "max_queue_requests", "max_queue_rows", "max_queue_ms
 
 
 def serving_to_wire(model: str, serving: Serving) -> admin_pb2.ServingConfig:
-    batching = {name: getattr(serving, name) for name in BATCHING}
     return admin_pb2.ServingConfig(
         model=model,
         versions=admin_pb2.VersionPolicy(latest=serving.latest or 0, specific=serving.versions),
         labels=serving.labels,
-        batching=admin_pb2.Batching(**{k: v for k, v in batching.items() if v is not None}),
+        batching=admin_pb2.Batching(**{name: getattr(serving, name) for name in BATCHING}),
         residency=admin_pb2.Residency(
             kind=serving.residency, idle_seconds=serving.idle_s, refuses=serving.refuses
         ),

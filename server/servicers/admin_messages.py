@@ -138,13 +138,12 @@ def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
 
 
 def serving_to_wire(model: str, config: ServingConfig) -> wire.ServingConfig:
-    batching = {name: getattr(config.batching, name) for name in BATCHING}
     held = config.residency
     return wire.ServingConfig(
         model=model,
         versions=wire.VersionPolicy(**_same(config.versions, wire.VersionPolicy)),
         labels=config.labels,
-        batching=wire.Batching(**{k: v for k, v in batching.items() if v is not None}),
+        batching=wire.Batching(**_same(config.batching, wire.Batching)),
         residency=wire.Residency(**_same(held, wire.Residency, idle_seconds=held.idle_s)),
         pinned=config.plan,
     )
