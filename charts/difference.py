@@ -20,7 +20,7 @@ Names = frozenset[str]
 class StageChange:
     """Change of one stage of the first schedule in the second."""
 
-    number: int  # in the first schedule, from 1
+    stage: int  # in the first schedule, from 1
     change: str  # "kept" | "regrouped" | "merged differently" | "joined" | "spread"
     others: tuple[int, ...]  # the stages of the second schedule that hold its units
     latency_us: float | None

@@ -12,15 +12,7 @@ from html import escape
 from math import ceil, floor, log10
 from statistics import median
 
-from braid.charts.kinds import (
-    ENGINES,
-    FAMILIES,
-    OTHER,
-    OTHER_ENGINE,
-    Family,
-    family_of,
-    kind_text,
-)
+from braid.charts.kinds import ENGINES, FAMILIES, OTHER, OTHER_ENGINE, Family, family_of, kind_text
 from braid.charts.timeline import Bar, StageSpan, Timeline, describe_unit
 from braid.core.graph import OpGraph
 from braid.core.runtimes import RUNTIMES

@@ -146,14 +146,11 @@ class MeasuringProcess(MeasuringHost):
             self._open_calls -= 1
             self._end_when_idle()
 
-    async def load(self, digest: str) -> None:
-        await self._with_model(digest)
-
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Send a call; the worker is started and the model loaded first, where needed."""
         self._open_calls += 1
         try:
-            process = await self._with_model(request.program.digest)
+            process = await self.load(request.program.digest)
             return await process.send(request, on_progress)
         finally:
             self._open_calls -= 1
@@ -191,7 +188,7 @@ class MeasuringProcess(MeasuringHost):
         await self._end()
         await self._background.ended()
 
-    async def _with_model(self, digest: str) -> WorkerProcess:
+    async def load(self, digest: str) -> WorkerProcess:
         async with self._changing:
             process = await self._started()
             if digest not in self._loaded:

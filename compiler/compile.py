@@ -22,12 +22,7 @@ from braid.compiler.report import Calibrating, Comparing, Report, Retrying
 from braid.compiler.results import Cache
 from braid.compiler.retries import KeepsDying, RetryWhileRestarting
 from braid.compiler.samples import check_samples
-from braid.compiler.search import (
-    FoundPlans,
-    in_other_precisions,
-    search_plans,
-    sequential_plans,
-)
+from braid.compiler.search import FoundPlans, in_other_precisions, search_plans, sequential_plans
 from braid.compiler.stages import unit_latencies
 from braid.compiler.work import CompileOptions, Work
 from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFailed, WorkerFault

@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from braid.compiler.options import (
-    LARGER_SIZES,
-    MAX_SHAPES,
-    NO_LENGTHS,
-    ModelOptions,
-    Shapes,
-)
+from braid.compiler.options import LARGER_SIZES, MAX_SHAPES, NO_LENGTHS, ModelOptions, Shapes
 from braid.core.errors import DamagedArtefact, InvalidArtefact, InvalidRequest
 from braid.core.graph import OpGraph
 from braid.core.inputs import ShapeClass

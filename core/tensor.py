@@ -32,6 +32,12 @@ DTYPE_BYTES: Mapping[str, int] = {
     "FP64": 8,
     BYTES: 8,
 }
+ARRAY_NAMES: Mapping[str, str] = {
+    name: name.replace("BF", "bfloat").replace("FP", "float").lower()
+    for name in DTYPE_BYTES
+    if name != BYTES
+}
+"""Names of the types of numbers in numpy, with ml_dtypes, and in torch: ``float32`` of FP32."""
 
 Dim = int | str
 """Extent of an axis: a number, or a symbol (``"batch"`` or one that the model declares)."""

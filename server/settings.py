@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
+    BeforeValidator,
     ByteSize,
     Field,
     SecretStr,
@@ -53,6 +55,30 @@ def default_store() -> Path:
     return Path(base) / "braid"
 
 
+def _split(given: Any) -> Any:
+    if isinstance(given, str):
+        return tuple(part.strip() for part in given.split(",") if part.strip())
+    return given
+
+
+def _each(pattern: str, what: str) -> AfterValidator:
+    """Refuse a list with an entry that does not match, and so is not ``what``."""
+
+    def check(entries: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in entries:
+            if not re.fullmatch(pattern, entry, re.ASCII):
+                raise ValueError(f"not {what}: {entry[:100]!r}")
+        return entries
+
+    return AfterValidator(check)
+
+
+Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+"""Texts between commas."""
+
+_HOST, _ORIGIN = r"\*|[\w.-]+", r"\*|[a-z][a-z0-9+.-]*://[^/*?#@\s]+"
+
+
 class Settings(FleetSettings):
     """All settings of an operator. Sizes accept ``2GiB`` and plain bytes."""
 
@@ -72,10 +98,10 @@ class Settings(FleetSettings):
     http_port: int = Field(default=8002, ge=0, le=65535)
 
     # Names that the console is reached by, beside addresses and this host's. Commas; *: any.
-    http_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    http_hosts: Annotated[Listed, _each(_HOST, "a name without scheme and port")] = ()
 
     # Origins whose pages in a browser may call REST, as https://app.example.com. Commas; *: any.
-    cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    cors_origins: Annotated[Listed, _each(_ORIGIN, "SCHEME://HOST[:PORT] in small letters")] = ()
 
     # Where admin calls are answered instead of the gRPC port: HOST:PORT, or unix:/PATH.
     admin_address: str = ""
@@ -101,7 +127,7 @@ class Settings(FleetSettings):
     # Devices, comma-separated: cpu, cpu:0-7 (these cores), cuda:0. One that cannot be used is left
     # out while others can. Threads of each CPU device; 0: one a core, or as many as a quota of CPU
     # time pays for.
-    devices: Annotated[tuple[str, ...], NoDecode] = ("cpu",)
+    devices: Listed = ("cpu",)
     threads: int = Field(default=0, ge=0, le=1024)
 
     # Each thread of a CPU device stays on one core, and under a quota of CPU time the server on as
@@ -187,15 +213,19 @@ class Settings(FleetSettings):
     tolerance: float = Field(default=1e-4, gt=0, le=1)
 
     # Models registered at start, comma-separated NAME=FILE; a folder means the .onnx file in it.
-    preload: Annotated[tuple[str, ...], NoDecode] = ()
+    preload: Annotated[Listed, _each("(?s)[^=]+=.+", "NAME=FILE")] = ()
 
     # A folder in Triton's layout (NAME/VERSION/model.onnx, config.pbtxt) whose models serve, and
     # whose changes are followed. The server is ready only while they answer, but for broken ones.
-    model_repository: Path | None = None
+    model_repository: Annotated[
+        Path | None,
+        BeforeValidator(lambda given: given or None),
+        AfterValidator(lambda path: path and path.expanduser().absolute()),
+    ] = None
 
     # Names of models, comma-separated: the server is ready only while all of them answer. *: all
     # of the repository, also those whose files cannot serve.
-    ready_models: Annotated[tuple[str, ...], NoDecode] = ()
+    ready_models: Listed = ()
 
     # In idle time, plans are compared on inputs of requests, and padded requests are checked again.
     compare_again: bool = True
@@ -207,47 +237,16 @@ class Settings(FleetSettings):
     # to) or console. Needs the packages of `pip install 'braid-serve[tracing]'`.
     tracing: Literal["off", "otlp", "console"] = "off"
 
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"],
+        BeforeValidator(lambda given: given.upper() if isinstance(given, str) else given),
+    ] = "INFO"
     log_format: Literal["json", "text"] = "text"
-
-    @field_validator(
-        "devices", "preload", "ready_models", "http_hosts", "cors_origins", mode="before"
-    )
-    @classmethod
-    def _split_commas(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
 
     @field_validator("devices")
     @classmethod
     def _known_devices(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name.text for name in parse_devices(value))
-
-    @field_validator("preload")
-    @classmethod
-    def _named_files(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for entry in value:
-            name, equals, path = entry.partition("=")
-            if not (name and equals and path):
-                raise ValueError(f"not NAME=FILE: {entry!r}")
-        return value
-
-    @field_validator("http_hosts")
-    @classmethod
-    def _bare_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for name in value:
-            if name != "*" and not re.fullmatch(r"[\w.-]+", name, re.ASCII):
-                raise ValueError(f"not a name without scheme and port: {name[:100]!r}")
-        return value
-
-    @field_validator("cors_origins")
-    @classmethod
-    def _bare_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in value:
-            if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*?#@\s]+", origin):
-                raise ValueError(f"not SCHEME://HOST[:PORT] in small letters: {origin[:100]!r}")
-        return value
 
     @field_validator("worker_memory_bytes")
     @classmethod
@@ -264,16 +263,6 @@ class Settings(FleetSettings):
         if 0 < value < smallest:
             raise ValueError(f"give at least {ByteSize(smallest).human_readable()}; or 0")
         return value
-
-    @field_validator("model_repository", mode="before")
-    @classmethod
-    def _empty_means_none(cls, value: Any) -> Any:
-        return value or None
-
-    @field_validator("model_repository")
-    @classmethod
-    def _absolute_repository(cls, value: Path | None) -> Path | None:
-        return value and value.expanduser().absolute()
 
     @field_validator("store")
     @classmethod
@@ -345,11 +334,6 @@ class Settings(FleetSettings):
         if value and not (value.startswith("unix:/") or is_host_and_port(value)):
             raise ValueError("give HOST:PORT, or unix:/PATH")
         return value
-
-    @field_validator("log_level", mode="before")
-    @classmethod
-    def _upper_level(cls, value: Any) -> Any:
-        return value.upper() if isinstance(value, str) else value
 
     @property
     def import_limits(self) -> ImportLimits:

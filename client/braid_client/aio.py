@@ -13,16 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final, Self
 
@@ -31,12 +24,7 @@ import grpc.aio
 
 from braid_client import rpcs
 from braid_client.errors import STREAM_CUT, WATCH_CUT, BraidError, JobFailed, Unavailable
-from braid_client.messages import (
-    read_answer,
-    read_result,
-    write_request,
-    write_stream_request,
-)
+from braid_client.messages import read_answer, read_result, write_request, write_stream_request
 from braid_client.notebook import ScheduleDocuments
 from braid_client.records import (
     InferRequest,
@@ -51,8 +39,8 @@ from braid_client.records import (
     accepted_job,
     documents_from_wire,
     job_from_wire,
-    model_from_wire,
     node_from_wire,
+    record_of,
     shapes_to_wire,
     version_text,
 )
@@ -250,11 +238,7 @@ class AsyncClient(Connection):
             name=name,
             format=admin_pb2.RegisterModelHeader.FORMAT_ONNX,
             batch_sizes=batch_sizes,
-            planner=admin_pb2.PlannerOptions(
-                name=options.name,
-                max_group_ops=options.max_group_ops,
-                max_groups=options.max_groups,
-            ),
+            planner=admin_pb2.PlannerOptions(**asdict(options)),
             input_shapes=first,
             more_input_shapes=[admin_pb2.InputShapes(shapes=shapes) for shapes in others],
             precision=precision,
@@ -347,7 +331,7 @@ class AsyncClient(Connection):
     async def models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List all registered models."""
         answer = await self._call(rpcs.LIST_MODELS, admin_pb2.ListModelsRequest(), timeout_s)
-        return [model_from_wire(model) for model in answer.models]
+        return [record_of(model, Model) for model in answer.models]
 
     async def model(
         self, name: str, *, version: str | int | None = None, timeout_s: float | None = None
@@ -358,7 +342,7 @@ class AsyncClient(Connection):
             ModelNotFound: no such model or version.
         """
         request = admin_pb2.GetModelRequest(model=name, version=version_text(version))
-        return model_from_wire(await self._call(rpcs.GET_MODEL, request, timeout_s))
+        return record_of(await self._call(rpcs.GET_MODEL, request, timeout_s), Model)
 
     async def delete(
         self, name: str, *, version: str | int | None = None, timeout_s: float | None = None

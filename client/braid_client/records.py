@@ -8,8 +8,8 @@ models ──> Model ──┬── TensorSpec (inputs, outputs)
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from braid_client.errors import UNREADABLE, BraidError, ServerError
 from braid_client.tensors import Array
 from braid_client.wire import admin_pb2
 
-S = TypeVar("S", bound=StrEnum)
+R = TypeVar("R")
 
 Shapes = Mapping[str, Sequence[int]]
 """Whole shapes by input, the batch as 1."""
@@ -338,57 +338,20 @@ def version_text(version: str | int | None) -> str:
 
 
 def job_from_wire(message: admin_pb2.Job) -> Job:
-    return Job(
-        **_same(message, Job)
-        | {
-            "state": _state(JobState, admin_pb2.Job.State, message.state),
-            "eta_s": message.eta_seconds if message.eta_seconds >= 0 else None,
-        }
-    )
+    eta_s = message.eta_seconds if message.eta_seconds >= 0 else None
+    return replace(record_of(message, Job), eta_s=eta_s)
 
 
 def node_from_wire(message: admin_pb2.Node) -> Node:
-    return Node(
-        **_same(message, Node)
-        | {
-            "device_keys": tuple(message.device_keys),
-            "beat_age_s": message.beat_age_seconds,
-            "job_ids": tuple(message.job_ids),
-            "allowance": Allowance(**_same(message.allowance, Allowance))
-            if message.HasField("allowance")
-            else None,
-        }
-    )
+    return replace(record_of(message, Node), beat_age_s=message.beat_age_seconds)
 
 
 def accepted_job(message: admin_pb2.RegisterModelResponse) -> Job:
-    """Read the job from the answer to an upload."""
-    has_state = message.state != admin_pb2.Job.STATE_UNSPECIFIED  # older servers say none
-    state = _state(JobState, admin_pb2.Job.State, message.state) if has_state else JobState.QUEUED
-    return Job(
-        message.job_id,
-        message.model,
-        message.version,
-        state,
-        already_registered=message.already_registered,
-    )
-
-
-def model_from_wire(message: admin_pb2.Model) -> Model:
-    return Model(
-        **_same(message, Model)
-        | {
-            "state": _state(ModelState, admin_pb2.Model.State, message.state),
-            "inputs": tuple(map(_spec_from_wire, message.inputs)),
-            "outputs": tuple(map(_spec_from_wire, message.outputs)),
-            "schedules": tuple(map(_summary_from_wire, message.schedules)),
-            "warnings": tuple(message.warnings),
-            "guessed_extents": dict(message.guessed_extents),
-            "rows": message.rows,
-            "padding": tuple(map(_padding_from_wire, message.padding)),
-            "lengths": _lengths_from_wire(message),
-        }
-    )
+    """Read the job from the answer to an upload; older servers do not say its state."""
+    field_of_state = message.DESCRIPTOR.fields_by_name["state"]
+    state = _one(field_of_state, message.state) if message.state else JobState.QUEUED
+    is_known = message.already_registered
+    return Job(message.job_id, message.model, message.version, state, already_registered=is_known)
 
 
 def documents_from_wire(message: admin_pb2.GetScheduleResponse) -> notebook.ScheduleDocuments:
@@ -400,56 +363,44 @@ def documents_from_wire(message: admin_pb2.GetScheduleResponse) -> notebook.Sche
         raise ServerError(f"{UNREADABLE}: {error}") from None
 
 
-def _padding_from_wire(message: admin_pb2.PaddedAxis) -> PaddedAxis:
-    maps = {"inputs": dict(message.inputs), "tried": dict(message.tried)}
-    return PaddedAxis(**_same(message, PaddedAxis) | maps)
-
-
-def _lengths_from_wire(message: admin_pb2.Model) -> Lengths | None:
-    if not message.HasField("lengths"):
-        return None
-    of = message.lengths
-    return Lengths(of.axis, dict(sorted(of.rows.items())), tuple(of.scheduled))
-
-
 def shapes_to_wire(shapes: Shapes) -> dict[str, admin_pb2.Shape]:
     return {name: admin_pb2.Shape(dims=dims) for name, dims in shapes.items()}
 
 
-def _state(states: type[S], wire_enum: Any, number: int) -> S:
-    """Return a state by its number; UNKNOWN for a number that only newer versions know."""
-    name = wire_enum.Name(number) if number in wire_enum.values() else ""
-    return states(name) if name in states.__members__ else states("UNKNOWN")
+def record_of(message: Message, kind: type[R]) -> R:
+    """Read the fields that a message and a kind of record both have, by their names."""
+    on_wire = message.DESCRIPTOR.fields_by_name
+    named = (each.name for each in fields(kind) if each.name in on_wire)  # type: ignore[arg-type]
+    return kind(**{name: _value(on_wire[name], message) for name in named})
 
 
-def _spec_from_wire(message: admin_pb2.TensorSpec) -> TensorSpec:
-    shape = tuple(
-        extent.symbol if extent.WhichOneof("extent") == "symbol" else extent.fixed
-        for extent in message.shape
+def _value(of: Any, message: Message) -> Any:
+    """Read a field: lists as tuples, messages as records; None: it may be absent, and is."""
+    value = getattr(message, of.name)
+    if isinstance(value, Mapping):
+        return dict(sorted(value.items()))
+    if isinstance(value, MutableSequence):
+        return tuple(_one(of, each) for each in value)
+    return _one(of, value) if not of.has_presence or message.HasField(of.name) else None
+
+
+def _one(of: Any, value: Any) -> Any:
+    if of.enum_type is not None:
+        states, found = _STATES[of.enum_type.full_name], of.enum_type.values_by_number.get(value)
+        return states.__members__.get(found.name if found else "", states("UNKNOWN"))
+    if of.message_type is None:
+        return value
+    if (kind := _KINDS.get(of.message_type.name)) is None:  # an extent
+        return getattr(value, value.WhichOneof("extent") or "fixed")
+    return record_of(value, kind)
+
+
+_STATES = {"braid.v1.Job.State": JobState, "braid.v1.Model.State": ModelState}
+_KINDS: Mapping[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        *(Allowance, TensorSpec, SideBySide, PlanCandidate, PlanContest),
+        *(ScheduleSummary, PaddedAxis, Lengths),
     )
-    return TensorSpec(message.name, message.dtype, shape)
-
-
-def _summary_from_wire(message: admin_pb2.ScheduleSummary) -> ScheduleSummary:
-    optional = ("speedup_least", "speedup_most", "spread", "sequential_spread", "top_agreement")
-    absent = {name: None for name in optional if not message.HasField(name)}
-    beside = None
-    if message.HasField("side_by_side"):
-        beside = SideBySide(**_same(message.side_by_side, SideBySide))
-    others: dict[str, Any] = {"side_by_side": beside, "contest": None}
-    if message.HasField("contest"):
-        contest = message.contest
-        candidates = tuple(map(_candidate_from_wire, contest.candidates))
-        others["contest"] = PlanContest(**_same(contest, PlanContest) | {"candidates": candidates})
-    return ScheduleSummary(**_same(message, ScheduleSummary) | absent | others)
-
-
-def _candidate_from_wire(message: admin_pb2.PlanCandidate) -> PlanCandidate:
-    absent = {name: None for name in ("ratio", "low", "high") if not message.HasField(name)}
-    return PlanCandidate(**_same(message, PlanCandidate) | absent)
-
-
-def _same(message: Message, record: type) -> dict[str, Any]:
-    """Fields of a message that have the name of a field of ``record``."""
-    wire_fields = message.DESCRIPTOR.fields_by_name
-    return {f.name: getattr(message, f.name) for f in fields(record) if f.name in wire_fields}
+}
+"""Enums, and records of messages within messages, by their names on the wire."""

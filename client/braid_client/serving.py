@@ -20,7 +20,6 @@ class Serving:
     versions: tuple[int, ...] = ()  # these versions
     labels: Mapping[str, int] = field(default_factory=dict)
     max_wait_ms: float | None = None  # for more rows, where it is expected to pay
-    split_requests: bool | None = None  # changes nothing
     max_queue_requests: int | None = None
     max_queue_rows: int | None = None
     max_queue_ms: float | None = None  # expected wait that is refused; 0: no limit
@@ -30,19 +29,15 @@ class Serving:
     refuses: bool = False  # requests that find it unloaded are refused, and do not wait
 
 
-BATCHING = (
-    "max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "max_queue_ms",
-    "share",
-)  # fmt: skip
+BATCHING = ("max_wait_ms", "max_queue_requests", "max_queue_rows", "max_queue_ms", "share")
 
 
 def serving_to_wire(model: str, serving: Serving) -> admin_pb2.ServingConfig:
-    batching = {name: getattr(serving, name) for name in BATCHING}
     return admin_pb2.ServingConfig(
         model=model,
         versions=admin_pb2.VersionPolicy(latest=serving.latest or 0, specific=serving.versions),
         labels=serving.labels,
-        batching=admin_pb2.Batching(**{k: v for k, v in batching.items() if v is not None}),
+        batching=admin_pb2.Batching(**{name: getattr(serving, name) for name in BATCHING}),
         residency=admin_pb2.Residency(
             kind=serving.residency, idle_seconds=serving.idle_s, refuses=serving.refuses
         ),

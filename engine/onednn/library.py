@@ -25,11 +25,11 @@ from importlib.metadata import distribution
 from types import MappingProxyType
 from typing import Any
 
+import ml_dtypes  # noqa: F401  # numpy knows bfloat16 by it
 import numpy as np
-from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
-from braid.core.tensor import BYTES, DTYPE_BYTES
+from braid.core.tensor import ARRAY_NAMES, BYTES
 from braid.engine.onednn.functions import PACKAGE, Functions, find_functions
 
 Array = NDArray[Any]
@@ -53,9 +53,9 @@ DTYPES = frozenset({"BF16", "FP32"})  # of data; primitives sum in fp32 always
 
 _TYPES = {"FP16": 1, "BF16": 2, "FP32": 3, "INT32": 4, "INT8": 5, "UINT8": 6}
 
-_NUMPY = {"FP16": "half", "FP32": "single", "FP64": "double", "BF16": bfloat16, BYTES: "complex64"}
 ARRAY_TYPES: Mapping[str, np.dtype[Any]] = {
-    name: np.dtype(_NUMPY.get(name, name.lower())) for name in DTYPE_BYTES
+    **{name: np.dtype(in_numpy) for name, in_numpy in ARRAY_NAMES.items()},
+    BYTES: np.dtype(np.complex64),
 }
 """Types of arrays by name: numpy has no BF16, ml_dtypes has; strings are 8 bytes that name one."""
 

@@ -8,27 +8,16 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import torch
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from braid.core.errors import ModelImportError
-from braid.core.tensor import BYTES, DTYPE_BYTES, Dim, TensorType
+from braid.core.tensor import ARRAY_NAMES, BYTES, DTYPE_BYTES, Dim, TensorType
 from braid.engine.onnx.builder import UnsupportedUse
 from braid.engine.ops.dtypes import torch_dtype
 
 DTYPES: Mapping[int, str] = {
-    TensorProto.BOOL: "BOOL",
-    TensorProto.UINT8: "UINT8",
-    TensorProto.INT8: "INT8",
-    TensorProto.UINT16: "UINT16",
-    TensorProto.INT16: "INT16",
-    TensorProto.UINT32: "UINT32",
-    TensorProto.INT32: "INT32",
-    TensorProto.UINT64: "UINT64",
-    TensorProto.INT64: "INT64",
-    TensorProto.FLOAT16: "FP16",
-    TensorProto.BFLOAT16: "BF16",
-    TensorProto.FLOAT: "FP32",
-    TensorProto.DOUBLE: "FP64",
+    helper.np_dtype_to_tensor_dtype(np.dtype(in_numpy)): name
+    for name, in_numpy in ARRAY_NAMES.items()
 }
 
 

@@ -18,22 +18,10 @@ import torch
 from torch import Tensor
 
 from braid.core.errors import InvalidArtefact
-from braid.core.tensor import BYTES, TensorType
+from braid.core.tensor import ARRAY_NAMES, BYTES, TensorType
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
-    "BOOL": torch.bool,
-    "UINT8": torch.uint8,
-    "INT8": torch.int8,
-    "UINT16": torch.uint16,
-    "INT16": torch.int16,
-    "UINT32": torch.uint32,
-    "INT32": torch.int32,
-    "UINT64": torch.uint64,
-    "INT64": torch.int64,
-    "FP16": torch.float16,
-    "BF16": torch.bfloat16,
-    "FP32": torch.float32,
-    "FP64": torch.float64,
+    **{name: getattr(torch, in_torch) for name, in_torch in ARRAY_NAMES.items()},
     BYTES: torch.complex64,  # 8 bytes that name a string (strings.py, shared_memory.py)
 }
 DTYPE_NAMES: Mapping[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}

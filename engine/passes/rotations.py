@@ -17,14 +17,7 @@ from braid.engine.ops.families.attention import ROTATE, RotatedHeads
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.passes.attention import FLOATS, factor_of, strides_of, traced
 from braid.engine.passes.body import Weights
-from braid.engine.passes.matching import (
-    Captures,
-    Op,
-    Upstream,
-    match_all,
-    rewrite_static,
-    value,
-)
+from braid.engine.passes.matching import Captures, Op, Upstream, match_all, rewrite_static, value
 
 _X = value("x")
 _SECOND = Op("aten.neg", Op("braid.slice", _X, name="second"))

@@ -26,13 +26,7 @@ from braid.core.errors import InvalidRequest
 from braid.core.graph import Branch, Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import spec_of, torch_dtype
-from braid.engine.ops.evaluation import (
-    TENSOR_BYTES,
-    TooLarge,
-    attempt,
-    call_in_fp32,
-    meta_like,
-)
+from braid.engine.ops.evaluation import TENSOR_BYTES, TooLarge, attempt, call_in_fp32, meta_like
 from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.kinds import op
 from braid.engine.passes.body import all_operators, live, with_constants

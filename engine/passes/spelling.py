@@ -22,12 +22,7 @@ from braid.core.attributes import wholes
 from braid.core.graph import Literal, Operator
 from braid.engine.ops.families.indexing import flat_places
 from braid.engine.ops.families.resize import ResizeOptions
-from braid.engine.ops.families.shape import (
-    Moved,
-    depth_to_space,
-    source_positions,
-    space_to_depth,
-)
+from braid.engine.ops.families.shape import Moved, depth_to_space, source_positions, space_to_depth
 from braid.engine.ops.kinds import EPILOGUE
 
 IDENTITY = "braid.identity"

@@ -36,7 +36,7 @@ from braid.server.models.preload import prefer, preload
 from braid.server.observability.logs import WorkerLogs
 from braid.server.observability.metrics import Metrics, TritonMetrics, tell_build
 from braid.server.observability.series.requests import watch_calls
-from braid.server.observability.snapshot import ContestCounts, DeviceSnapshot, Snapshot
+from braid.server.observability.snapshot import ContestCounts, Snapshot
 from braid.server.ports.grpc_port import GrpcPorts, MakePorts, Ports
 from braid.server.ports.ready_line import ModelToTry, ready_facts
 from braid.server.repository.repository import watch
@@ -255,7 +255,7 @@ class FrontEnd:
         return Snapshot(
             self._readiness.is_ready,
             self.models.serving.versions(),
-            list(map(DeviceSnapshot.of, self.devices.all)),
+            [(device, device.model_memory) for device in self.devices.all],
             replicas,
             [
                 ContestCounts(
@@ -295,7 +295,7 @@ class FrontEnd:
         self._background.start(self.models.restore.withdraw(device.name, digest, error))
 
     def _worker_ended(self, device: str, end: WorkerEnd) -> None:
-        self.metrics.jobs.worker_restarted(device, end.reason)
+        self.metrics.jobs.worker_restarts.labels(device, end.reason.value).inc()
 
 
 def _leave_to_stay() -> None:

@@ -223,7 +223,7 @@ class Interfaces:
             settings.max_upload_bytes,
             settings.upload_idle_seconds,
             settings.max_samples_bytes,
-            self._metrics.jobs.upload_received,
+            self._metrics.jobs.uploads.observe,
         )
         servicer = AdminServicer(
             uploads, models.runner, models.serving, models.queries, models.policies, self._nodes

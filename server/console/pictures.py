@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from braid.charts.difference import Difference, compare
@@ -140,7 +140,7 @@ def difference_rows(difference: Difference) -> Iterator[tuple[str, ...]]:
     for change in difference.stages:
         if change.change != "kept":
             yield (
-                str(change.number),
+                str(change.stage),
                 change.change,
                 ", ".join(map(str, change.others)) or "-",
                 "-" if change.latency_us is None else time_text(change.latency_us),
@@ -156,14 +156,5 @@ def difference_json(difference: Difference) -> dict[str, Any]:
         "second": difference.second.key.to_json(),
         "only_first": list(difference.only_first),
         "only_second": list(difference.only_second),
-        "stages": [
-            {
-                "stage": change.number,
-                "change": change.change,
-                "others": list(change.others),
-                "latency_us": change.latency_us,
-                "other_latency_us": change.other_latency_us,
-            }
-            for change in difference.stages
-        ],
+        "stages": [asdict(change) for change in difference.stages],
     }

@@ -20,13 +20,7 @@ from braid.server.fleet.tables import claims, objects, wanted
 from braid.server.fleet.tables import leases as leases_table
 from braid.server.fleet.tables import nodes as nodes_table
 from braid.server.fleet.tables.results import ResultRows
-from braid.server.store.records import (
-    JobRecord,
-    ModelVersion,
-    NodeRecord,
-    Registration,
-    ShownNode,
-)
+from braid.server.store.records import JobRecord, ModelVersion, NodeRecord, Registration, ShownNode
 from braid.server.store.store import Store, read_method, write_method
 from braid.server.store.tables import jobs as jobs_table
 

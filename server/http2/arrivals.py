@@ -20,13 +20,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from braid.server.http2.messages import READY_BYTES, WINDOW_BYTES, Incoming, NoRoom
-from braid.server.inference.call_memory import (
-    LOOK_S,
-    PACE,
-    UNREAD_S,
-    CallMemory,
-    ConnectionMemory,
-)
+from braid.server.inference.call_memory import LOOK_S, PACE, UNREAD_S, CallMemory, ConnectionMemory
 from braid.server.inference.callers import Caller
 
 PATIENCE_S: Final = 2.0

@@ -29,13 +29,7 @@ from braid.compiler.options import ModelOptions
 from braid.compiler.progress import UNKNOWN
 from braid.compiler.samples import check_samples
 from braid.core.background import though_callers_leave
-from braid.core.errors import (
-    DiskFailure,
-    Draining,
-    InvalidRequest,
-    NotFound,
-    PreconditionFailed,
-)
+from braid.core.errors import DiskFailure, Draining, InvalidRequest, NotFound, PreconditionFailed
 from braid.server.jobs.interfaces import CheckImported
 from braid.server.jobs.live_job import LiveJob
 from braid.server.jobs.running_jobs import RunningJobs

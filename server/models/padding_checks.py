@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401  # numpy knows bfloat16 by it
 import numpy as np
 from numpy.typing import NDArray
 
 from braid.core.errors import BraidError
-from braid.core.tensor import DTYPE_BYTES
+from braid.core.tensor import ARRAY_NAMES
 from braid.server.inference.batching.queues import BatchObserver
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import PRIORITY_LEVELS, OutputTensor
@@ -130,9 +130,4 @@ def _error(padded: OutputTensor, alone: OutputTensor) -> float:
 
 
 def _numbers(tensor: OutputTensor) -> NDArray[np.float64]:
-    if tensor.dtype == "BF16":
-        dtype = np.dtype(ml_dtypes.bfloat16)
-    else:
-        kind = "b" if tensor.dtype == "BOOL" else tensor.dtype[0].lower()
-        dtype = np.dtype(f"<{kind}{DTYPE_BYTES[tensor.dtype]}")
-    return np.frombuffer(tensor.data, dtype).astype(np.float64)
+    return np.frombuffer(tensor.data, ARRAY_NAMES[tensor.dtype]).astype(np.float64)

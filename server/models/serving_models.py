@@ -15,25 +15,14 @@ from time import monotonic
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.retries import RetriesExhausted
 from braid.core.background import BackgroundTasks, to_the_end
-from braid.core.errors import (
-    BraidError,
-    Draining,
-    NotFound,
-    PreconditionFailed,
-)
+from braid.core.errors import BraidError, Draining, NotFound, PreconditionFailed
 from braid.core.schedule import Schedule
 from braid.server.devices.pool import Devices
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.routing import QueuedReplica, Replicas
-from braid.server.models.versions import (
-    DEFAULT_CONFIG,
-    Coming,
-    KnownModels,
-    KnownVersion,
-    OnChange,
-)
+from braid.server.models.versions import DEFAULT_CONFIG, Coming, KnownModels, KnownVersion, OnChange
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
 from braid.server.store.records import ModelStatus, ModelVersion

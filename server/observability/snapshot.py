@@ -18,7 +18,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from braid.core.allowance import Throttling, throttling
-from braid.core.device_state import UNKNOWN, DeviceState
 from braid.engine.link.messages import ModelMemory
 from braid.server.devices.device import Device
 from braid.server.inference.replica import ModelReplica
@@ -28,35 +27,6 @@ from braid.server.store.records import ModelStatus, ModelVersion
 
 DISK_SECONDS = 60.0
 """Least time between two looks at all files of the store."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSnapshot:
-    """One device: its processes and what is known of their memory, in bytes."""
-
-    name: str
-    answers: bool
-    pids: Mapping[str, int]
-    limit_bytes: int  # of each process; 0: none
-    shared_bytes: int
-    shared_limit_bytes: int
-    gpu_bytes: int | None
-    models: Mapping[str, ModelMemory]  # by digest
-    state: DeviceState = UNKNOWN
-
-    @staticmethod
-    def of(device: Device) -> DeviceSnapshot:
-        return DeviceSnapshot(
-            device.name,
-            device.answers,
-            device.pids,
-            device.link.options.memory_bytes,
-            device.arena.used_bytes,
-            device.arena.size_bytes,
-            device.gpu_reserved_bytes,
-            dict(device.model_memory),
-            device.state,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +45,7 @@ class Snapshot:
 
     is_ready: bool = False
     versions: Sequence[tuple[ModelVersion, bool]] = ()  # each with whether it answers
-    devices: Sequence[DeviceSnapshot] = ()
+    devices: Sequence[tuple[Device, Mapping[str, ModelMemory]]] = ()  # of models, by digest
     replicas: Sequence[ModelReplica] = ()
     contests: Sequence[ContestCounts] = ()
     loaded: Collection[tuple[str, int]] = ()  # versions in memory, by name and number
@@ -118,7 +88,7 @@ class SnapshotGauges(Collector):
         """Read what the system knows of it; in a thread, as it may take milliseconds."""
         processes = {
             (device.name, role): size
-            for device in self._snapshot.devices
+            for device, _ in self._snapshot.devices
             for role, pid in device.pids.items()
             if (size := private_bytes(pid)) is not None
         }
@@ -211,9 +181,9 @@ def _allowance(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
 def _memory(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
     workers = [((*process, "host"), size) for process, size in measured.processes.items()]
     workers += [
-        ((device.name, "serving", "gpu"), device.gpu_bytes)
-        for device in snapshot.devices
-        if device.gpu_bytes is not None
+        ((device.name, "serving", "gpu"), device.gpu_reserved_bytes)
+        for device, _ in snapshot.devices
+        if device.gpu_reserved_bytes is not None
     ]
     yield family(
         "braid_worker_memory_bytes",
@@ -229,25 +199,25 @@ def _memory(snapshot: Snapshot, measured: _Measured) -> Iterator[Metric]:
     )
 
 
-_OF_DEVICES: tuple[tuple[str, str, Callable[[DeviceSnapshot], float | None]], ...] = (
+_OF_DEVICES: tuple[tuple[str, str, Callable[[Device], float | None]], ...] = (
     ("braid_device_up", "1 while a device's worker answers",
      lambda device: device.answers),
     ("braid_worker_memory_limit_bytes", "Memory that each process of a device may allocate",
-     lambda device: device.limit_bytes or None),
+     lambda device: device.link.options.memory_bytes or None),
     ("braid_shared_memory_bytes", "Tensors on the way to a device and back",
-     lambda device: device.shared_bytes),
+     lambda device: device.arena.used_bytes),
     ("braid_shared_memory_limit_bytes", "BRAID_SHARED_MEMORY_BYTES",
-     lambda device: device.shared_limit_bytes),
+     lambda device: device.arena.size_bytes),
 )  # fmt: skip
 
 
 def _devices(snapshot: Snapshot) -> Iterator[Metric]:
     for name, text, read in _OF_DEVICES:
-        samples = [((device.name,), read(device)) for device in snapshot.devices]
+        samples = [((device.name,), read(device)) for device, _ in snapshot.devices]
         yield family(name, text, ("device",), samples)
     distances = [
         ((device.name, cores), distance_ns)
-        for device in snapshot.devices
+        for device, _ in snapshot.devices
         for cores, distance_ns in (
             ("nearest", device.state.least_ns),
             ("farthest", device.state.most_ns),
@@ -263,8 +233,8 @@ def _devices(snapshot: Snapshot) -> Iterator[Metric]:
 
 def _model_sizes(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
     for model, answers in snapshot.versions:
-        for device in snapshot.devices if answers else ():
-            held = device.models.get(model.artefact)
+        for device, models in snapshot.devices if answers else ():
+            held = models.get(model.artefact)
             if held is None:
                 continue
             labels = model.name, str(model.version), device.name

@@ -42,28 +42,22 @@ _ADVICE: Mapping[str, str] = {
 }
 """What to do in place of Triton's other backends; platforms begin with their names."""
 
-_OFFERED: Mapping[str, frozenset[str]] = {
-    message: frozenset(fields.split())
-    for message, fields in {
-        "ModelConfig": "name platform backend max_batch_size input output dynamic_batching "
-        "default_model_filename instance_group version_policy",
-        "ModelDynamicBatching": "preferred_batch_size max_queue_delay_microseconds",
-        "ModelInstanceGroup": "name kind count gpus",
-        "ModelInput": "name data_type format dims reshape",
-        "ModelOutput": "name data_type dims reshape label_filename",
-    }.items()
+_OFFERED: Mapping[str, str] = {
+    "ModelConfig": "name platform backend max_batch_size input output dynamic_batching "
+    "default_model_filename instance_group version_policy",
+    "ModelDynamicBatching": "preferred_batch_size max_queue_delay_microseconds",
+    "ModelInstanceGroup": "name kind count gpus",
+    "ModelInput": "name data_type format dims reshape",
+    "ModelOutput": "name data_type dims reshape label_filename",
 }
 """Fields of each message that are read here."""
 
-_PASSED_OVER: Mapping[str, frozenset[str]] = {
-    message: frozenset(fields.split())
-    for message, fields in {
-        "ModelConfig": "runtime metric_tags model_metrics parameters optimization model_warmup "
-        "response_cache cc_model_filenames model_transaction_policy",
-        "ModelDynamicBatching": "preserve_ordering priority_levels default_priority_level "
-        "default_queue_policy priority_queue_policy",
-        "ModelInstanceGroup": "rate_limiter host_policy profile secondary_devices",
-    }.items()
+_PASSED_OVER: Mapping[str, str] = {
+    "ModelConfig": "runtime metric_tags model_metrics parameters optimization model_warmup "
+    "response_cache cc_model_filenames model_transaction_policy",
+    "ModelDynamicBatching": "preserve_ordering priority_levels default_priority_level "
+    "default_queue_policy priority_queue_policy",
+    "ModelInstanceGroup": "rate_limiter host_policy profile secondary_devices",
 }
 """Fields of each message that change no answer."""
 
@@ -188,8 +182,9 @@ def _check_backend(platform: str, backend: str) -> None:
 def _passed_over(message: Message, where: str) -> list[str]:
     """Fields that are set and change no answer, within ``where``. InvalidRequest: not offered."""
     kind = message.DESCRIPTOR.name
-    given = [field.name for field, _ in message.ListFields() if field.name not in _OFFERED[kind]]
-    passed_over = [name for name in given if name in _PASSED_OVER.get(kind, ())]
+    offered = _OFFERED[kind].split()
+    given = [field.name for field, _ in message.ListFields() if field.name not in offered]
+    passed_over = [name for name in given if name in _PASSED_OVER.get(kind, "").split()]
     if unknown := [name for name in given if name not in passed_over]:
         raise InvalidRequest(f"{where} asks for {', '.join(unknown)}: not offered here")
     return passed_over if where == _WHOLE else [f"{where}.{name}" for name in passed_over]

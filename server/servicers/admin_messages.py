@@ -77,18 +77,16 @@ def allowance_to_wire(cpus: CpuAllowance, budget_bytes: int) -> wire.Allowance:
 
 
 def node_to_wire(shown: ShownNode, allowance: wire.Allowance | None = None) -> wire.Node:
-    return wire.Node(
-        allowance=allowance if shown.is_this else None,
-        id=shown.node.id,
-        address=shown.node.address,
-        device_keys=shown.device_keys,
-        version=shown.node.version,
-        started_unix=shown.node.started_at,
-        beat_age_seconds=shown.beat_age_s,
-        alive=shown.node.is_alive,
-        job_ids=shown.job_ids,
-        answers=shown.is_this,
-    )
+    others = {
+        "allowance": allowance if shown.is_this else None,
+        "device_keys": shown.device_keys,
+        "started_unix": shown.node.started_at,
+        "beat_age_seconds": shown.beat_age_s,
+        "alive": shown.node.is_alive,
+        "job_ids": shown.job_ids,
+        "answers": shown.is_this,
+    }
+    return wire.Node(**_same(shown.node, wire.Node, **others))
 
 
 _STATES = {ModelStatus.DAMAGED: "FAILED"}
@@ -100,27 +98,21 @@ def model_to_wire(
 ) -> wire.Model:
     """Convert a model version; inputs and outputs are known once the version serves."""
     state = _STATES.get(model.state, model.state.value)
-    message = wire.Model(
-        **_same(model, wire.Model, version=str(model.version), state=state),
-        schedules=map(_summary, schedules),
-    )
+    known: dict[str, Any] = {}
     if served is not None:
-        message.inputs.extend(_specs_to_wire(served.inputs))
-        message.outputs.extend(_specs_to_wire(served.output_specs))
-        message.batched = served.batched
-        message.warnings.extend(served.warnings)
-        message.rows = served.rows
-        message.guessed_extents.update(served.guessed)
-        message.padding.extend(map(_padding_to_wire, served.padding))
-        if served.lengths.axis is not None:
-            message.lengths.CopyFrom(
-                wire.Lengths(
-                    axis=served.lengths.axis.axis,
-                    rows=served.lengths.rows,
-                    scheduled=served.scheduled_lengths,
-                )
-            )
-    return message
+        axis, rows, scheduled = served.lengths.axis, served.lengths.rows, served.scheduled_lengths
+        known = {
+            "inputs": _specs_to_wire(served.inputs),
+            "outputs": _specs_to_wire(served.output_specs),
+            "batched": served.batched,
+            "warnings": served.warnings,
+            "rows": served.rows,
+            "guessed_extents": served.guessed,
+            "padding": map(_padding_to_wire, served.padding),
+            "lengths": axis and wire.Lengths(axis=axis.axis, rows=rows, scheduled=scheduled),
+        }
+    same = _same(model, wire.Model, version=str(model.version), state=state)
+    return wire.Model(**same, schedules=map(_summary, schedules), **known)
 
 
 def _padding_to_wire(axis: PaddedAxis) -> wire.PaddedAxis:
@@ -146,19 +138,13 @@ def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
 
 
 def serving_to_wire(model: str, config: ServingConfig) -> wire.ServingConfig:
-    batching = {name: getattr(config.batching, name) for name in BATCHING}
+    held = config.residency
     return wire.ServingConfig(
         model=model,
-        versions=wire.VersionPolicy(
-            latest=config.versions.latest or 0, specific=config.versions.specific
-        ),
+        versions=wire.VersionPolicy(**_same(config.versions, wire.VersionPolicy)),
         labels=config.labels,
-        batching=wire.Batching(**{k: v for k, v in batching.items() if v is not None}),
-        residency=wire.Residency(
-            kind=config.residency.kind,
-            idle_seconds=config.residency.idle_s,
-            refuses=config.residency.refuses,
-        ),
+        batching=wire.Batching(**_same(config.batching, wire.Batching)),
+        residency=wire.Residency(**_same(held, wire.Residency, idle_seconds=held.idle_s)),
         pinned=config.plan,
     )
 
@@ -179,39 +165,32 @@ def _specs_to_wire(specs: Mapping[str, TensorType]) -> list[wire.TensorSpec]:
 
 def _summary(placed: Placed) -> wire.ScheduleSummary:
     schedule = placed.schedule
-    provenance, speed, best = schedule.provenance, schedule.speed, schedule.best_other
-    return wire.ScheduleSummary(
+    speed, best = schedule.speed, schedule.best_other
+    told = _same(
+        schedule.provenance,
+        wire.ScheduleSummary,
+        precision=schedule.precision,
+        side_by_side=_side_by_side(schedule),
         plan_id=schedule.plan_id,
         device=placed.device,
         batch_size=schedule.key.batch_size,
         planner=schedule.planner,
         stages=len(schedule.stages),
         groups=sum(len(stage.groups) for stage in schedule.stages),
-        measured_us=provenance.measured_us or 0.0,
-        sequential_us=provenance.sequential_us or 0.0,
-        speedup=speed.median if speed else 0.0,
+        speedup=speed.median if speed else None,
         speedup_least=speed.least if speed else None,
         speedup_most=speed.most if speed else None,
-        spread=provenance.spread,
         sequential_spread=schedule.sequential_spread,
-        promoted=provenance.promoted,
-        precision=schedule.precision,
-        max_rel_error=provenance.max_rel_error or 0.0,
-        side_by_side=_side_by_side(schedule),
-        samples=provenance.samples,
-        top_agreement=provenance.top_agreement,
-        best_other=best.name if best else "",
-        best_other_ratio=best.ratio if best else 0.0,
+        best_other=best and best.name,
+        best_other_ratio=best and best.ratio,
         shapes=schedule.key.shapes,
         contest=_contest(placed.contest),
     )
+    return wire.ScheduleSummary(**told)
 
 
 def _contest(table: ContestTable) -> wire.PlanContest:
-    candidates = [
-        wire.PlanCandidate(**_same(row, wire.PlanCandidate, latency_us=row.latency_us or 0.0))
-        for row in table.rows
-    ]
+    candidates = [wire.PlanCandidate(**_same(row, wire.PlanCandidate)) for row in table.rows]
     return wire.PlanContest(
         candidates=candidates, decided=table.is_decided, pinned=table.is_pinned, text=table.text
     )
@@ -228,6 +207,6 @@ def _side_by_side(schedule: Schedule) -> wire.SideBySide | None:
         planner=runs.runtime or SEQUENTIAL,
         latency_us=runs.latency_us,
         gain=runs.gain.median,
-        gain_least=runs.gain.least or 0.0,
-        gain_most=runs.gain.most or 0.0,
+        gain_least=runs.gain.least,
+        gain_most=runs.gain.most,
     )

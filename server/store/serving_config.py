@@ -78,7 +78,6 @@ class Batching:
     """Changes of one model to the server's own batch policy."""
 
     max_wait_ms: float | None = None
-    split_requests: bool | None = None  # changes nothing; earlier versions of the server used it
     max_queue_requests: int | None = None
     max_queue_rows: int | None = None
     max_queue_ms: float | None = None  # 0: no limit

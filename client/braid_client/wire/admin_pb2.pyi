@@ -510,20 +510,18 @@ class VersionPolicy(_message.Message):
     def __init__(self, latest: _Optional[int] = ..., specific: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Batching(_message.Message):
-    __slots__ = ("max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "share", "max_queue_ms")
+    __slots__ = ("max_wait_ms", "max_queue_requests", "max_queue_rows", "share", "max_queue_ms")
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
-    SPLIT_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MAX_QUEUE_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MAX_QUEUE_ROWS_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     MAX_QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
     max_wait_ms: float
-    split_requests: bool
     max_queue_requests: int
     max_queue_rows: int
     share: float
     max_queue_ms: float
-    def __init__(self, max_wait_ms: _Optional[float] = ..., split_requests: bool = ..., max_queue_requests: _Optional[int] = ..., max_queue_rows: _Optional[int] = ..., share: _Optional[float] = ..., max_queue_ms: _Optional[float] = ...) -> None: ...
+    def __init__(self, max_wait_ms: _Optional[float] = ..., max_queue_requests: _Optional[int] = ..., max_queue_rows: _Optional[int] = ..., share: _Optional[float] = ..., max_queue_ms: _Optional[float] = ...) -> None: ...
 
 class GetScheduleRequest(_message.Message):
     __slots__ = ("model", "version", "device", "batch_size", "shapes")

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from braid.core.errors import InvalidRequest
 from braid.core.regular_file import open_file
-from braid.core.tensor import BATCH, TensorType
+from braid.core.tensor import ARRAY_NAMES, BATCH, TensorType
 
 Arrays = Mapping[str, NDArray[Any]]
 NO_ARRAYS: Arrays = MappingProxyType({})
@@ -51,13 +51,6 @@ _HEADER = re.compile(
 
 Digits match in one way only, so that no header takes longer than its length.
 """
-
-_DTYPES = {
-    "BOOL": "bool", "UINT8": "uint8", "INT8": "int8", "UINT16": "uint16", "INT16": "int16",
-    "UINT32": "uint32", "INT32": "int32", "UINT64": "uint64", "INT64": "int64",
-    "FP16": "float16", "FP32": "float32", "FP64": "float64",
-}  # fmt: skip
-"""Types that samples can have, by the model's name for them, as numpy names them."""
 
 
 def read_samples(path: Path, limit_bytes: float = math.inf) -> dict[str, NDArray[Any]]:
@@ -130,7 +123,7 @@ def _array(name: str, file: IO[bytes], left_bytes: float, limit_bytes: float) ->
         raise InvalidRequest(f"samples[{name!r}] cannot be read: {error}") from error
     if dtype.hasobject:
         raise InvalidRequest(f"samples[{name!r}] holds Python objects (pickles); give numbers")
-    if dtype.name not in _DTYPES.values():
+    if dtype.name not in ARRAY_NAMES.values():
         raise InvalidRequest(f"samples[{name!r}] are of numpy's type {dtype.str}; give numbers")
     size_bytes = math.prod(shape) * dtype.itemsize
     if size_bytes > left_bytes:
@@ -203,11 +196,9 @@ def check_fit(
 
 def check_type(name: str, array: NDArray[Any], spec: TensorType) -> None:
     """Raise InvalidRequest unless the samples of an input have its type."""
-    dtype = _DTYPES.get(spec.dtype)
-    if dtype is None or array.dtype != np.dtype(dtype):
-        raise InvalidRequest(
-            f"samples[{name!r}] is {array.dtype}, the model takes {dtype or spec.dtype}"
-        )
+    wanted = ARRAY_NAMES.get(spec.dtype, spec.dtype)
+    if str(array.dtype) != wanted:  # in this machine's order of bytes
+        raise InvalidRequest(f"samples[{name!r}] is {array.dtype}, the model takes {wanted}")
 
 
 def one_sample(spec: TensorType, template: TensorType) -> tuple[int, ...]:

@@ -27,11 +27,7 @@ from braid.core.precision import allowed_in
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.host.report import BatchAxes
 from braid.engine.importer.sandbox.run_limit import trial
-from braid.engine.importer.verification.example_inputs import (
-    ContentRefused,
-    Example,
-    check_memory,
-)
+from braid.engine.importer.verification.example_inputs import ContentRefused, Example, check_memory
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.whole import KIND

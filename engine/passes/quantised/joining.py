@@ -14,12 +14,7 @@ import dataclasses
 from functools import partial
 
 from braid.core.graph import Literal, Operator, OpGraph
-from braid.engine.ops.families.quantised_unit import (
-    IDENTITY,
-    KIND,
-    Parts,
-    QuantisedUnit,
-)
+from braid.engine.ops.families.quantised_unit import IDENTITY, KIND, Parts, QuantisedUnit
 from braid.engine.ops.kinds import WITH_SUM
 from braid.engine.passes.matching import Upstream, rewrite_static
 

@@ -8,14 +8,7 @@ from braid.server.cli.connection import Subparsers, add_address, connect
 from braid.server.cli.parser import at_least_one
 from braid.server.cli.progress import WORDS, JobProgress
 from braid.server.cli.remote import register
-from braid.server.cli.text import (
-    print_json,
-    print_table,
-    say,
-    seconds_text,
-    shortened,
-    time_text,
-)
+from braid.server.cli.text import print_json, print_table, say, seconds_text, shortened, time_text
 from braid_client import Client, Job, JobState
 
 COLUMNS = ("id", "model", "version", "state", "done", "left", "changed", "detail")

@@ -16,13 +16,7 @@ from braid.compiler.progress import UNKNOWN
 from braid.server.fleet.records import JOB, Claimant, ClaimedJob, Lease, UnfinishedJob
 from braid.server.fleet.tables import leases as leases_table
 from braid.server.fleet.tables import nodes as nodes_table
-from braid.server.store.records import (
-    JobRecord,
-    JobStatus,
-    ModelStatus,
-    ModelVersion,
-    Registration,
-)
+from braid.server.store.records import JobRecord, JobStatus, ModelStatus, ModelVersion, Registration
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
 from braid.server.store.tables.dialects import now

@@ -25,13 +25,7 @@ from braid.server.inference.batching.queues import Batch, Piece, still_wanted, w
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import InferenceResult
 from braid.server.inference.slot_heap import SlotHeap
-from braid.server.inference.slot_rows import (
-    BatchRun,
-    draft_of,
-    outcome_of,
-    slot_bytes,
-    write_rows,
-)
+from braid.server.inference.slot_rows import BatchRun, draft_of, outcome_of, slot_bytes, write_rows
 
 SLOT_SECONDS = 30.0
 

@@ -52,12 +52,6 @@ class JobMetrics:
         for reason in EndReason:
             self.worker_restarts.labels(device, reason.value)
 
-    def worker_restarted(self, device: str, reason: EndReason) -> None:
-        self.worker_restarts.labels(device, reason.value).inc()
-
-    def upload_received(self, size_bytes: int) -> None:
-        self.uploads.observe(size_bytes)
-
     def jobs_counted(self, by_state: Mapping[str, int]) -> None:
         for state, count in by_state.items():
             self.jobs.labels(state).set(count)

@@ -15,11 +15,7 @@ from functools import partial
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Gauge, Metric
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from braid.server.inference.call_memory import CallMemory

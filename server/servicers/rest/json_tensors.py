@@ -21,13 +21,7 @@ import orjson
 
 from braid.core.errors import InvalidRequest, InvalidTensor
 from braid.core.pieces import Work, joined
-from braid.core.strings import (
-    MAX_STRINGS,
-    PIECE_STRINGS,
-    elements_of,
-    length_prefixed,
-    text_parts,
-)
+from braid.core.strings import MAX_STRINGS, PIECE_STRINGS, elements_of, length_prefixed, text_parts
 from braid.core.tensor import BYTES
 from braid.server.servicers.oip.contents import DTYPES, converted
 from braid.server.servicers.rest.json_reading import Numbers

@@ -26,13 +26,7 @@ from braid.server.servicers.rest.calls import Admission, HttpCall
 from braid.server.servicers.rest.inference import HEAD_LENGTH, RestRequest, read_request
 from braid.server.servicers.rest.json_reading import read_json
 from braid.server.servicers.rest.openapi import document
-from braid.server.servicers.rest.operations import (
-    INFER,
-    OPERATIONS,
-    PREDICT,
-    V1_MODELS,
-    Operation,
-)
+from braid.server.servicers.rest.operations import INFER, OPERATIONS, PREDICT, V1_MODELS, Operation
 from braid.server.servicers.rest.predict import read_predict
 from braid.server.servicers.tensor_service import TensorService
 

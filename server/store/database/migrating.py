@@ -14,17 +14,7 @@ from __future__ import annotations
 import logging
 from typing import TypeVar
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    Engine,
-    MetaData,
-    String,
-    Table,
-    insert,
-    inspect,
-    text,
-)
+from sqlalchemy import Column, Connection, Engine, MetaData, String, Table, insert, inspect, text
 
 from braid.core.errors import StartupError
 from braid.server.store.tables.schema import SCHEMA_VERSION, meta, metadata

@@ -185,7 +185,7 @@ def test_every_candidate_that_was_measured_has_its_latency() -> None:
 def test_counters_and_histograms_have_no_second_series_for_when_they_were_made() -> None:
     metrics = Metrics()
     metrics.add_model("lenet", 1).request_ended("OK", 0.02)
-    metrics.jobs.upload_received(3 << 20)
+    metrics.jobs.uploads.observe(3 << 20)
 
     other = openmetrics.generate_latest(metrics.registry)  # type: ignore[no-untyped-call]
     for text in (exposed(metrics), other.decode()):

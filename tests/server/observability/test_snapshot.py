@@ -1,23 +1,21 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
+from unittest.mock import Mock, create_autospec
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from braid.compiler.options import ModelOptions
-from braid.core.device_state import DeviceState
+from braid.core.device_state import UNKNOWN, DeviceState
 from braid.engine.link.messages import ModelMemory
+from braid.server.devices.device import Device
 from braid.server.observability.metrics import Metrics, checkout_commit, tell_build
-from braid.server.observability.snapshot import (
-    DeviceSnapshot,
-    Snapshot,
-    SnapshotGauges,
-    private_bytes,
-)
+from braid.server.observability.snapshot import Snapshot, SnapshotGauges, private_bytes
 from braid.server.store.records import ModelStatus, ModelVersion
 
 LENET = ModelVersion("lenet", 1, "ab" * 32, 10, ModelOptions(), ModelStatus.SERVING)
@@ -25,14 +23,25 @@ LOADING = replace(LENET, version=2, sha256="cd" * 32, state=ModelStatus.LOADING)
 FAILED = replace(LENET, version=3, sha256="ef" * 32, state=ModelStatus.FAILED)
 
 
-def device(**changes: object) -> DeviceSnapshot:
-    plain = DeviceSnapshot("cpu", True, {}, 0, 0, 0, None, {})
-    return replace(plain, **changes)  # type: ignore[arg-type]
+def device(
+    name: str = "cpu",
+    models: Mapping[str, ModelMemory] = MappingProxyType({}),
+    *,
+    pids: Mapping[str, int] = MappingProxyType({}),
+    limit_bytes: int = 0,
+    gpu_bytes: int | None = None,
+    state: DeviceState = UNKNOWN,
+) -> tuple[Device, Mapping[str, ModelMemory]]:
+    plain = create_autospec(Device, instance=True, answers=True, pids=pids, state=state)
+    plain.name, plain.gpu_reserved_bytes = name, gpu_bytes
+    plain.link = Mock(**{"options.memory_bytes": limit_bytes})
+    plain.arena = Mock(used_bytes=0, size_bytes=0)
+    return plain, models
 
 
 def scraped(
     versions: Sequence[tuple[ModelVersion, bool]] = (),
-    devices: Sequence[DeviceSnapshot] = (),
+    devices: Sequence[tuple[Device, Mapping[str, ModelMemory]]] = (),
     *,
     store: Path = Path("/nonexistent"),
     limit_bytes: int = 0,
@@ -47,7 +56,7 @@ def scraped(
 def test_devices_tell_how_far_their_cores_are_from_each_other() -> None:
     apart = DeviceState(((0, 1), (2,)), ((0, 45, 370), (45, 0, 360), (370, 360, 0)))
 
-    lines = scraped(devices=[device(state=apart), device(name="cpu:1")])
+    lines = scraped(devices=[device(state=apart), device("cpu:1")])
 
     assert [line for line in lines if line.startswith("braid_core_distance_ns{")] == [
         'braid_core_distance_ns{cores="nearest",device="cpu"} 45.0',
@@ -142,7 +151,7 @@ def test_memory_of_models_is_exported_for_versions_that_answer() -> None:
 def test_weights_on_a_gpu_are_told_apart_from_those_on_the_host() -> None:
     held = {LENET.sha256: ModelMemory(100, 300, 40, gpu_reserved=1000)}
 
-    lines = scraped([(LENET, True)], [device(name="cuda:0", models=held)])
+    lines = scraped([(LENET, True)], [device("cuda:0", held)])
 
     sizes = [line.rsplit(" ", 1)[1] for line in lines if 'memory="gpu",model="lenet"' in line]
     assert sorted(sizes) == ["300.0", "40.0"]
