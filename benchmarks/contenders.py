@@ -20,8 +20,7 @@ import torch
 
 from benchmarks.networks.network import Network
 from benchmarks.networks.registry import NETWORKS, arrays_of, inputs_of
-from braid.core.json_form import from_json
-from braid.core.plan import StreamPlan
+from braid.core.plan import plan_from_json
 from braid.core.precision import BF16, FP32, PRECISIONS
 from braid.core.program import PlanToRun, ProgramKey, sorted_choices
 from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
@@ -114,7 +113,7 @@ def braid(network: Network, args: argparse.Namespace) -> Run:
     specs = tuple((name, spec_of(tensor)) for name, tensor in inputs.items())
     choices = sorted_choices(json.loads(args.kernels))
     key = ProgramKey(digest, specs, precision=args.precision, choices=choices)
-    plan = from_json(StreamPlan, json.loads(args.plan.read_text()))
+    plan = plan_from_json(json.loads(args.plan.read_text()))
     ready = table.executable_of(PlanToRun(key, plan), None).prepared
     return lambda: ready.run(inputs)
 

@@ -51,6 +51,10 @@ _UNUSABLE = {errno.EINVAL, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EFBIG, 
 """Of something that is no file of ours: it counts as damaged, and a new one takes its place."""
 
 
+class OfAState(ValueError):
+    """A file of an earlier version, for one state of the cores: it serves no more."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleFile:
     """Content of the file of one schedule; ``schedule`` and ``graph`` are JSON, in one line."""
@@ -74,6 +78,8 @@ class ScheduleFile:
             if checksum != _checksum(body):
                 raise ValueError("its checksum does not match")
             fields = json.loads(head)
+            if "state" in fields["key"]:
+                raise OfAState
             return cls(ScheduleKey(**fields["key"]), fields["stored_unix"], schedule, graph)
         except (LookupError, TypeError, InvalidArtefact) as error:
             raise ValueError(f"it is malformed: {error!r}") from error
@@ -118,6 +124,10 @@ class ResultFiles(Results):
         if file.graph == NO_GRAPH and (stored := self.find_file(file.key)) is not None:
             file = replace(file, graph=stored.graph)
         _write_whole(self._path(file.key), file.to_bytes())
+
+    def put_graph(self, schedule: Schedule, graph: OpGraph) -> None:
+        if (stored := self.find_file(schedule.key)) is not None:
+            self.put_file(replace(stored, graph=json.dumps(graph_to_json(graph))))
 
     def find_schedule(self, key: ScheduleKey) -> Schedule | None:
         stored = self.find_file(key)
@@ -227,6 +237,8 @@ def _read_file(path: Path) -> ScheduleFile | None:
         stored = ScheduleFile.from_bytes(content)
         if stored.key.id != path.stem:
             raise ValueError("it is of another key")
+    except OfAState:
+        return None
     except (ValueError, RecursionError) as error:
         log.warning("damaged schedule", extra={"file": str(path), "reason": str(error)})
         return None

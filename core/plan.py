@@ -14,10 +14,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from braid.core.errors import InvalidArtefact
-from braid.core.json_form import to_json
+from braid.core.json_form import from_json, to_json
 from braid.core.runtimes import RUNTIMES
 
 MAX_STREAMS = 8
+
+NO_MORE = "which this version does not run; `braid schedule again MODEL` makes another"
 
 
 class Launch(NamedTuple):
@@ -164,3 +166,13 @@ def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
     if not plan.parts:  # ids are hashes of this, also of plans from before there were parts
         del document["parts"]
     return document
+
+
+def plan_from_json(document: Any) -> StreamPlan:
+    """Read a plan. Raises InvalidArtefact, also for threads or bands as of a9f91505 and before."""
+    try:
+        if "bands" in document or any(len(launch) > 3 for launch in document["launches"]):
+            raise InvalidArtefact(f"the plan has teams or bands, {NO_MORE}")
+        return from_json(StreamPlan, document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArtefact(f"the stream plan is malformed: {error!r}") from error

@@ -35,6 +35,9 @@ PLAN_NAMES: Mapping[str, str] = {
 }
 """Names for users of runtimes, planners and what else makes plans."""
 
+GONE = frozenset({"onnxruntime-1", "openvino-1"})
+"""Runtimes on one thread, which schedules of a9f91505 and before may name."""
+
 SERVED_WHOLE = f"served whole by {RUNTIMES[ONNXRUNTIME]}"
 """What the import notes of a model with operators that it does not lower."""
 

@@ -16,10 +16,16 @@ from typing import Any, Literal, NamedTuple
 from braid.core.errors import InvalidArtefact, ScheduleNotFound
 from braid.core.json_form import from_json, to_json
 from braid.core.measurement import SideBySideRuns, Speed
-from braid.core.plan import StreamPlan, plan_to_json, runs_in_sequence
+from braid.core.plan import (
+    NO_MORE,
+    StreamPlan,
+    plan_from_json,
+    plan_to_json,
+    runs_in_sequence,
+)
 from braid.core.precision import FP32, INT8
 from braid.core.quantisation import Quantisation
-from braid.core.runtimes import ONNXRUNTIME, RUNTIMES, plan_text
+from braid.core.runtimes import GONE, ONNXRUNTIME, RUNTIMES, plan_text
 
 SCHEDULE_FORMAT = 1
 
@@ -506,11 +512,16 @@ def schedule_from_json(document: Any) -> Schedule:
         )
     if document.get("sha256") != _checksum(body):
         raise InvalidArtefact("the schedule's checksum does not match: the file was changed")
+    if body.get("planner") in GONE:
+        raise InvalidArtefact(f"the schedule is of {body['planner']}, {NO_MORE}")
     try:
-        ScheduleKey(**body["key"])  # refuses other fields
-        return from_json(Schedule, body)
+        plan_from_json(body["plan"])  # refuses plans that are no more
+        ScheduleKey(**body["key"])  # and this other fields
+        schedule = from_json(Schedule, body)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidArtefact(f"the schedule is malformed: {error!r}") from error
+    kept = tuple(one for one in schedule.provenance.candidates if one.name not in GONE)
+    return replace(schedule, provenance=replace(schedule.provenance, candidates=kept))
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

@@ -12,9 +12,10 @@ import fcntl
 import logging
 import os
 import re
+import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -33,6 +34,9 @@ KEPT_ARTEFACTS = 32
 WAIT_SECONDS = 0.1
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+
+OLDEST = "0004"
+"""Revision of a server's database from which on results are files."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -113,6 +117,7 @@ class CacheFolder:
 
     def _prepare(self) -> None:
         """Remove leftovers and the oldest artefacts."""
+        self._check_database()
         self._artefacts.mkdir(mode=0o700, exist_ok=True)
         by_age = sorted(self._artefacts.iterdir(), key=lambda entry: entry.lstat().st_mtime)
         artefacts = [entry for entry in by_age if _DIGEST.fullmatch(entry.name)]
@@ -120,6 +125,23 @@ class CacheFolder:
         for entry in by_age:
             if entry in surplus or entry not in artefacts:
                 remove_entry(entry)
+
+    def _check_database(self) -> None:
+        """Refuse a folder whose results are rows of a database, as they were before ``OLDEST``."""
+        database = self._root / "braid.db"
+        if not database.exists():
+            return
+        try:
+            with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as rows:
+                ((revision,),) = rows.execute("SELECT version_num FROM alembic_version")
+        except (sqlite3.Error, ValueError) as error:
+            raise StartupError(f"{database} cannot be read ({error}); remove it") from error
+        if revision < OLDEST:
+            raise StartupError(
+                f"{self._root} is of an unreleased version of Braid that is too old (revision "
+                f"{revision}; the oldest that is read is {OLDEST}); choose another folder, or "
+                "remove this one, and what it holds is measured again"
+            )
 
 
 def _is_free(lock: Descriptor) -> bool:

@@ -15,8 +15,7 @@ from torch import Tensor
 from benchmarks.cuda.clock import delay_us, hold_up
 from benchmarks.networks.network import Network
 from benchmarks.networks.registry import inputs_of
-from braid.core.json_form import from_json
-from braid.core.plan import StreamPlan
+from braid.core.plan import plan_from_json
 from braid.core.program import ProgramKey, sorted_choices
 from braid.engine.cuda.backend import CudaBackend, OnGpu
 from braid.engine.cuda.driver.interface import ORIGIN
@@ -89,7 +88,7 @@ def prepared_plans(
     prepared = {}
     inputs = _as_requests_bring_them(backend, inputs)
     for name, path in plans.items():
-        ready = backend.prepare(program, from_json(StreamPlan, json.loads(path.read_text())))
+        ready = backend.prepare(program, plan_from_json(json.loads(path.read_text())))
         assert isinstance(ready, OnGpu)
         prepared[name] = OurPlan(ready, inputs)
         prepared[name].warm_up()

@@ -24,7 +24,7 @@ from benchmarks.states import in_state
 from benchmarks.zoo.contender import OWN, PLAIN, SEQUENTIAL, SERVES, Load, line_of
 from benchmarks.zoo.feeds import FP32, relative_error
 from benchmarks.zoo.files import Specimen
-from braid.core.runtimes import ONNXRUNTIME, OPENVINO, RUNTIMES
+from braid.core.runtimes import GONE, ONNXRUNTIME, OPENVINO, RUNTIMES
 from braid.engine.processes.environment import cpu_environment
 
 CONTENDERS = (SERVES, SEQUENTIAL, ONNXRUNTIME, OPENVINO)
@@ -83,7 +83,7 @@ class Timed:
         plans = [
             ms
             for name, ms in candidates.items()
-            if name not in RUNTIMES and name.startswith(MIXED) == mixed
+            if name not in {*RUNTIMES, *GONE} and name.startswith(MIXED) == mixed
         ]
         return min(runtimes) / min(plans) if runtimes and plans else math.nan
 

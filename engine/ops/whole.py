@@ -58,8 +58,10 @@ class WholeModel:
     input_shapes: Sequence[Extents]
     shapes: Sequence[Extents]  # of the outputs, in the names of the inputs' extents
     dtypes: Sequence[str]  # of the outputs
+    loops: bool = False  # written by earlier versions
     origins: Sequence[Sequence[str]] = ()  # inputs that decide addresses (refused_values.py)
     longest: int = 0  # bytes of the longest string that is written in the model
+    range_by: str = ""  # written by earlier versions
     follows_content: bool = False  # an output has an extent that follows the content
     is_untried: bool = False  # it never ran, so even the ranks of its outputs may be others
 

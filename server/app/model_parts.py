@@ -117,7 +117,7 @@ def make_model_parts(made_from: MadeFrom, on_change: Callable[[str], None]) -> M
     limit = settings.max_upload_bytes
     loader = ModelLoader(store, runner, serving, limit, catch_up, restore.now)
     policies = VersionPolicies(store, serving, loader)
-    queries = ModelQueries(store, serving, made_from.devices)
+    queries = ModelQueries(store, made_from.files, serving, made_from.devices)
     database = store_database(settings)
     if fleet is not None and database is not None:
         fleet.follow(database, services, serving)

@@ -108,5 +108,5 @@ class Facts:
         return model, await self.queries.schedule(model, at.batch_size, at.device, at.shapes)
 
     async def drawn(self, model: ModelVersion, placed: Placed, block: int | None = None) -> Drawn:
-        graph = await self.queries.graph(placed.schedule)
+        graph = await self.queries.graph(model, placed)
         return await asyncio.to_thread(Drawn.of, model.name, placed.schedule, graph, block)

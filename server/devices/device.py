@@ -28,11 +28,13 @@ from braid.core.errors import (
     RunStopped,
     Unavailable,
 )
+from braid.core.graph import OpGraph
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.shape_memory import ShapeMemory
 from braid.core.tensor import TensorType
 from braid.engine.link.messages import (
     DescribeDevice,
+    DescribeProgram,
     DeviceDescription,
     LoadModel,
     ModelMemory,
@@ -368,6 +370,11 @@ class Device:
         await self.link.call(self._executables_of(ready.digest)[ready.number].request)
         self._without_room.discard(ready.number)
         return await self.run(ready, offset, when_unwanted, is_finite=is_finite)
+
+    async def describe(self, program: ProgramKey) -> OpGraph:
+        """Static graph of a program, whose operators are the schedule units; or InvalidRequest."""
+        self._loaded(program.digest)
+        return (await self.link.call(DescribeProgram(program))).graph
 
     async def look(self) -> None:
         """Measure the distances between its cores, of which ``state`` tells from then on.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
-from braid.core.errors import InvalidRequest, NotFound, ScheduleNotFound
+from braid.compiler.imported_model import read_imported
+from braid.core.errors import DiskFailure, InvalidRequest, NotFound, ScheduleNotFound
 from braid.core.graph import OpGraph
+from braid.core.program import as_scheduled
 from braid.core.schedule import ContestTable, Schedule
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
@@ -13,6 +17,7 @@ from braid.server.models.serving_models import ServingModels
 from braid.server.models.versions import KnownVersion, number_of
 from braid.server.store.records import ModelVersion
 from braid.server.store.serving_config import ServingConfig
+from braid.server.store.shared_files import ARTEFACT, Files
 from braid.server.store.store import Store
 
 
@@ -32,8 +37,9 @@ class Placed:
 class ModelQueries:
     """Finds model versions and their schedules. Belongs to the event loop."""
 
-    def __init__(self, store: Store, models: ServingModels, devices: Devices) -> None:
+    def __init__(self, store: Store, files: Files, models: ServingModels, devices: Devices) -> None:
         self._store = store
+        self._files = files
         self._models = models
         self._devices = devices
 
@@ -139,11 +145,26 @@ class ModelQueries:
             raise ScheduleNotFound(f"there is no device {device!r}; devices: {names}")
         return on
 
-    async def graph(self, schedule: Schedule) -> OpGraph:
-        """Static graph of a schedule, or ScheduleNotFound: it cannot be read."""
-        stored = await self._store.call(self._store.find_graph, schedule)
-        if stored is None:
-            raise ScheduleNotFound(
-                f"the graph of {schedule.plan_id} cannot be read; `braid schedule again` makes it"
-            )
-        return stored
+    async def graph(self, model: ModelVersion, placed: Placed) -> OpGraph:
+        """Static graph of a schedule; where an earlier version stored none, the device makes it."""
+        stored = await self._store.call(self._store.find_graph, placed.schedule)
+        if stored is not None:
+            return stored
+        graph = await self._ask_device(model, placed)
+        with suppress(DiskFailure):  # logged
+            await self._store.call(self._store.put_graph, placed.schedule, graph)
+        return graph
+
+    async def _ask_device(self, model: ModelVersion, placed: Placed) -> OpGraph:
+        artefact = self._store.folder.artefact(model.artefact)
+        on = self._named(placed.device)
+        async with on.keeping(model.artefact):
+            with self._files.in_use(model.artefact):
+                await self._files.fetch(ARTEFACT, model.artefact)
+                imported = await asyncio.to_thread(
+                    read_imported, model.artefact, model.options, artefact
+                )
+            await on.load(model.artefact, artefact)
+            schedule = placed.schedule
+            usual = imported.at(schedule.key.shapes).program(schedule.key.batch_size)
+            return await on.describe(as_scheduled(usual, schedule))

@@ -120,7 +120,7 @@ class AdminServicer:
         placed = await self._queries.schedule(
             model, request.batch_size or 1, request.device, request.shapes
         )
-        graph = await self._queries.graph(placed.schedule)
+        graph = await self._queries.graph(model, placed)
         return wire.GetScheduleResponse(
             plan_id=placed.schedule.plan_id,
             schedule_json=json.dumps(schedule_to_json(placed.schedule)),

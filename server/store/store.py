@@ -349,6 +349,7 @@ class Store(Registrations):
     # Schedules and measurements.
 
     put_schedule = of_results(Results.put_schedule, "schedules", writes=True)
+    put_graph = of_results(Results.put_graph, writes=True)
     find_graph = of_results(Results.find_graph)
     find_schedule = of_results(Results.find_schedule)
     schedules_of = of_results(Results.schedules_of)

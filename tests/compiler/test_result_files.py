@@ -1,6 +1,8 @@
 """Schedules and measurements as files: what is damaged is missing, and what is stored stays."""
 
 import errno
+import hashlib
+import json
 import multiprocessing
 import os
 import time
@@ -285,3 +287,21 @@ def test_only_what_was_measured_up_to_a_schedule_is_measured_again(
     assert files.find_graph(marked) == graph("conv", "pool")
     assert files.all_latencies("cpu-a") == {"after": 1.0}
     assert files.all_latencies("cpu-b") == {"elsewhere": 1.0}
+
+
+def test_what_an_earlier_version_stored_for_a_state_of_the_cores_is_left_alone(
+    files: ResultFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.put_schedule(schedule())
+    (path,) = tmp_path.rglob("*.json")
+    head, *lines, _, _ = path.read_bytes().split(b"\n")
+    document = json.loads(head)
+    document["key"]["state"] = "far"
+    body = b"\n".join((json.dumps(document).encode(), *lines))
+    checksum = f'"{hashlib.sha256(body).hexdigest()}"'.encode()
+    far = path.with_name("0" * 24 + ".json")
+    far.write_bytes(b"\n".join((body, checksum, b"")))
+
+    assert files.schedules_of(MODEL) == [schedule()]
+    assert far.exists()
+    assert not caplog.records

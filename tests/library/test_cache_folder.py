@@ -1,6 +1,8 @@
 import asyncio
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,18 @@ def copy(net: braid.Network, store: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(store, tmp_path / "copy"))
 
 
+@pytest.mark.parametrize("revision", ["0002", "0003"])
+def test_a_folder_that_is_too_old_is_refused_in_one_line(tmp_path: Path, revision: str) -> None:
+    Store.open(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / "braid.db")) as rows, rows:
+        rows.execute("UPDATE alembic_version SET version_num = ?", [revision])
+
+    with pytest.raises(StartupError, match=rf"revision {revision}; .* 0004\); choose") as caught:
+        opened(tmp_path)
+
+    assert "\n" not in str(caught.value)
+
+
 def test_a_server_that_runs_on_the_folder_goes_on(tmp_path: Path, net: braid.Network) -> None:
     server = Store.open(tmp_path)
     register(server)
@@ -40,6 +54,17 @@ def test_a_server_that_runs_on_the_folder_goes_on(tmp_path: Path, net: braid.Net
     assert server.find_schedule(schedule.key) == schedule
     assert [model.name for model in server.models()] == ["lenet"]
     server.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + bytes(4096)])
+def test_a_damaged_database_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "braid.db").write_bytes(content)
+
+    with pytest.raises(StartupError, match=r"braid\.db cannot be read .*; remove it") as caught:
+        opened(tmp_path)
+
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "braid.db").read_bytes() == content
 
 
 def test_a_folder_that_cannot_be_made_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from math import inf
 import pytest
 
 from braid.core.graph import Operator, OpGraph
-from braid.core.json_form import from_json
 from braid.core.measurement import DeviceFacts
 from braid.core.plan import (
     EnginePart,
     Launch,
     StreamPlan,
+    plan_from_json,
     plan_to_json,
     runs_in_sequence,
     verify_plan,
@@ -79,7 +79,7 @@ def planned(
     for each in in_parts:
         verify_plan(each.plan, graph.predecessors())
         assert not runs_in_sequence(each.plan)
-        assert from_json(StreamPlan, plan_to_json(each.plan)) == each.plan
+        assert plan_from_json(plan_to_json(each.plan)) == each.plan
         assert each.predicted_us == pytest.approx(sum(us.latency_us or 0.0 for us in each.stages))
     return in_parts
 

@@ -83,6 +83,7 @@ async def test_a_fresh_worker_that_cannot_load_a_model_serves_the_others(
     with pytest.raises(DamagedArtefact, match="register the same file again"):
         await device.run(ready["bad"], 0)
     for asked in (
+        device.describe(program_of("bad")),
         device.ask(DescribeProgram(program_of("bad"))),
         device.ask(FindFacts(program_of("bad"))),
     ):

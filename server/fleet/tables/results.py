@@ -51,8 +51,7 @@ class ResultRows(Results):
         }
         put_row(self._connection, schedules, row)
         if graph is not None:
-            drawn = {"schedule_id": key.id, "graph": json.dumps(graph_to_json(graph))}
-            put_row(self._connection, graphs, drawn)
+            self.put_graph(schedule, graph)
 
     def find_schedule(self, key: ScheduleKey) -> Schedule | None:
         text = self._connection.scalar(_SCHEDULE, {"id": key.id})
@@ -67,6 +66,10 @@ class ResultRows(Results):
     def forget_schedule(self, key: ScheduleKey) -> None:
         self._connection.execute(delete(schedules).where(schedules.c.id == key.id))
         self._connection.execute(delete(graphs).where(graphs.c.schedule_id == key.id))
+
+    def put_graph(self, schedule: Schedule, graph: OpGraph) -> None:
+        row = {"schedule_id": schedule.key.id, "graph": json.dumps(graph_to_json(graph))}
+        put_row(self._connection, graphs, row)
 
     def find_graph(self, schedule: Schedule) -> OpGraph | None:
         text = self._connection.scalar(_GRAPH, {"id": schedule.key.id})

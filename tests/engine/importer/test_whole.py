@@ -220,7 +220,7 @@ def test_a_map_with_odd_keys_makes_a_short_remark(keys: Any) -> None:
 
 def test_a_loop_over_run_time_values_is_ended() -> None:
     data = torch.frombuffer(bytearray(loop_by_content().SerializeToString()), dtype=torch.uint8)
-    whole = WholeModel(["x"], ["y"], [["n", 4]], [["n", 4]], ["FP32"])
+    whole = WholeModel(["x"], ["y"], [["n", 4]], [["n", 4]], ["FP32"], loops=True)
     endless = torch.full((1, 4), 1e18)
 
     with pytest.raises(RunStopped, match=r"ONNX Runtime was ended after 0\.5 s"):

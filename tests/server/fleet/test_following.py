@@ -400,7 +400,7 @@ async def test_queries_find_what_another_node_has_just_registered(nodes: Nodes) 
     await a.register("net", b"one")
     await a.register("net", b"two")
     await a.policies.configure("net", ServingConfig(labels={"old": 1}))
-    queries = ModelQueries(b.store, b.models, cast(Devices, None))
+    queries = ModelQueries(b.store, b.files, b.models, cast(Devices, None))
 
     found = [(await queries.find("net", each)).version for each in ("", "1", "old")]
 

@@ -27,7 +27,6 @@ from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule
 from braid.core.shape_uses import ShapeUses
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
-from braid.engine.link.messages import DescribeProgram
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.device import Device
 from braid.server.inference.batching.batcher import Batcher
@@ -166,7 +165,7 @@ async def served(
         (imported.artefact / MODEL_FILE).unlink()
     for at_shape in imported.at_shapes():
         for size in at_shape.batch_sizes:
-            graph = (await device.link.call(DescribeProgram(at_shape.program(size)))).graph
+            graph = await device.describe(at_shape.program(size))
             names = tuple(operator.name for operator in graph.operators)
             key = at_shape.schedule_key(device.device_key, size)
             compared = Provenance(measured_us=1.0, sequential_us=1.0, candidates=candidates)

@@ -59,6 +59,14 @@ def test_a_graph_of_other_units_than_the_schedule_counts_as_none(store: Store) -
     assert store.find_graph(schedule()) is None
 
 
+def test_a_schedule_without_a_graph_is_drawn_from_none_and_takes_one(store: Store) -> None:
+    store.put_schedule(schedule())
+
+    assert store.find_graph(schedule()) is None
+    store.put_graph(schedule(), graph("conv", "pool"))
+    assert store.find_graph(schedule()) == graph("conv", "pool")
+
+
 def test_a_row_that_was_changed_counts_as_none(shared_database: URL, tmp_path: Path) -> None:
     store = FleetStore.open(tmp_path, database=shared_database)
     store.put_schedule(schedule())
