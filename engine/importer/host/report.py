@@ -34,6 +34,10 @@ RAISED = "old onnx"
 CONVERTED = ("pt2", RAISED)  # sources of artefacts whose model file the import made from the upload
 MAX_MODEL_BYTES = (1 << 31) - 1  # of a converted model: the most that a protobuf message takes
 
+UNSHOWN = (
+    "an earlier version imported it and compared random rows only; delete the model and register "
+    "the file again, so that requests can share batches"
+)
 _MAX_REPORT_BYTES = 16 << 20
 _MAX_GRAPH_BYTES = 512 << 20
 _MAX_HEADER_BYTES = 100_000_000  # of safetensors, by its library
@@ -92,15 +96,17 @@ def report_from_json(document: Any) -> Report:
     if not isinstance(document, dict) or document.get("format") != REPORT_FORMAT:
         raise InvalidArtefact(f"{REPORT_FILE} is not of format {REPORT_FORMAT}")
     body = {name: value for name, value in document.items() if name != "format"}
-    if missing := {"padding", "rows"} - body.keys():
-        raise InvalidArtefact(
-            f"{REPORT_FILE} says nothing of {', '.join(sorted(missing))}; register the file again"
-        )
+    if isinstance(batch := body.get("batch"), dict) and "rows" not in body:
+        body["batch"], body["rows"] = {**batch, "alone": True}, UNSHOWN
     try:
+        if "padding" not in body:
+            raise MalformedJson("missing padding")
         return from_json(Report, body)
     except MalformedJson as error:
-        malformed = f"{REPORT_FILE} is malformed ({error}); register the file again"
-        raise InvalidArtefact(malformed) from error
+        raise InvalidArtefact(
+            f"{REPORT_FILE} is malformed, or of an unreleased version of Braid that is too old "
+            f"({error}); register the file again"
+        ) from error
 
 
 def report_to_json(report: Report) -> dict[str, Any]:

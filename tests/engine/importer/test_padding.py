@@ -289,5 +289,5 @@ def test_a_report_of_a_version_that_is_too_old_is_refused(tmp_path: Path) -> Non
 
     del document["padding"]
 
-    with pytest.raises(InvalidArtefact, match=r"says nothing of padding; register .* again"):
+    with pytest.raises(InvalidArtefact, match=r"too old .*missing padding\); register .* again"):
         report_from_json(document)
