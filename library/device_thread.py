@@ -11,52 +11,58 @@ import atexit
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
-
-import torch
-from torch import Tensor
 
 from braid.core.errors import InvalidRequest, PreconditionFailed
 from braid.core.program import PlanToRun
 from braid.core.shape_memory import ShapeMemory
 from braid.engine.device import Backend
 from braid.engine.link.options import WorkerOptions
-from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.runtime.threads import end_team
+from braid.engine.ops.dtypes import copy_into
+from braid.engine.runtime.arrays import Arrays, empty_of
+from braid.engine.runtime.threads import end_team, for_inference
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.worker.models import ModelTable, ReadyExecutable, seeded_inputs
 from braid.engine.worker.process.assembly import cpu_backend
 from braid.engine.worker.requests import begin_run
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Executable:
     """A plan that is ready to run, at one batch size."""
 
     number: int  # of the device's table
     ready: ReadyExecutable
     plan_id: str  # as a server answers it
-    spare: Mapping[str, Tensor]  # of the outputs' types and shapes
 
-    def run(
-        self, backend: Backend, given: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
+    @cached_property
+    def spare(self) -> Arrays:
+        """Outputs of its own."""
+        return self.new_outputs()
+
+    def new_outputs(self) -> Arrays:
+        """Memory for outputs; none where their shapes follow the content."""
+        layout = self.ready.layout
+        fields = {} if layout.has_heap else layout.outputs
+        return {name: empty_of(field.spec) for name, field in fields.items()}
+
+    def run(self, backend: Backend, given: Arrays, outputs: Arrays) -> Arrays:
         """Run on inputs of its graph; in the device thread.
 
-        Returns ``outputs``, filled; where their shapes follow the content, other tensors.
+        Returns ``outputs``, filled; where their shapes follow the content, other arrays.
         """
         if self.ready.layout.has_heap:
             return backend.interpret(self.ready.program, given, no_pause)
         results = begin_run(backend, self.ready, given, outputs).finish()
         if results is not outputs:
-            for name, tensor in outputs.items():
-                tensor.copy_(results[name])
+            copy_into(outputs, results)
         return outputs
 
 
@@ -133,11 +139,7 @@ class DeviceThread:
         Raises InvalidRequest: the model cannot run at these shapes.
         """
         ready = self.models.executable_of(to_run, None)
-        spare = {
-            name: torch.empty(place.shape, dtype=torch_dtype(place.spec.dtype))
-            for name, place in ready.layout.outputs.items()
-        }
-        executable = Executable(next(self._numbers), ready, to_run.plan_id, spare)
+        executable = Executable(next(self._numbers), ready, to_run.plan_id)
         if not ready.layout.has_heap:
             content = seeded_inputs(ready.program.graph, self.models.content(to_run.program), 0)
             with suppress(InvalidRequest):  # not every model takes what is made up
@@ -154,7 +156,7 @@ class DeviceThread:
         self.models = ModelTable(self.backend)
         self.shape_memory = ShapeMemory.part_of(options.memory_bytes)
 
-    @torch.inference_mode()
+    @for_inference()
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
             try:

@@ -1,12 +1,13 @@
 """The border to torch, the only module of this room that imports it.
 
-Callers have tensors, and units without a recipe take and make them. The room has arrays, on the
-same memory.
+The room has arrays; torch gets tensors on the same memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -15,17 +16,16 @@ from braid.core.attributes import image_window
 from braid.core.graph import Operator, OpGraph
 from braid.engine.cpu.kernels.epilogues import post_ops
 from braid.engine.cpu.kernels.unit_binding import View
-from braid.engine.onednn.library import Array, address_of
 from braid.engine.onednn.recipe import lies_as
-from braid.engine.ops.dtypes import array_of, tensor_of, torch_dtype
+from braid.engine.ops.dtypes import array_of, arrays_of, tensor_of, tensors_of, torch_dtype
 from braid.engine.ops.families.resize import ResizeOptions, usual_sampling
 from braid.engine.ops.kinds import call
 from braid.engine.passes.attention import shares
-from braid.engine.program.kernel import Kernel, PackedWeights
-from braid.engine.runtime.threads import on_one_thread
-
-Arrays = Mapping[str, Array]
-Slots = list[Array | None]  # what ``program.Environment`` is of tensors
+from braid.engine.passes.specialise import interpret
+from braid.engine.program.kernel import Kernel, Run
+from braid.engine.program.program import Program
+from braid.engine.runtime.arrays import Array, Arrays
+from braid.engine.runtime.yielding import YieldToRequests
 
 set_threads = torch.set_num_threads
 TORCH_VERSION = torch.__version__
@@ -42,21 +42,26 @@ _TORCH_NAMES = {
 """oneDNN's name of an activation -> torch's name of it, and how many numbers torch takes."""
 
 
-def arrays_of(tensors: Mapping[str, Tensor]) -> Arrays:
-    return {name: array_of(tensor) for name, tensor in tensors.items()}
+def on_arrays(function: Run, fixed: Mapping[int, Tensor] = MappingProxyType({})) -> Run:
+    """A function of tensors as one of arrays; ``fixed`` are constants, by position."""
+
+    def run(*operands: Array | None) -> Array | tuple[Array, ...]:
+        result = function(
+            *[
+                fixed[at] if at in fixed else None if array is None else tensor_of(array)
+                for at, array in enumerate(operands)
+            ]
+        )
+        return array_of(result) if isinstance(result, Tensor) else tuple(map(array_of, result))
+
+    return run
 
 
-def slots_of(tensors: Sequence[Tensor | None]) -> Slots:
-    return [None if tensor is None else array_of(tensor) for tensor in tensors]
-
-
-def run_kernel(kernel: Kernel, threads: int, operands: Slots) -> Sequence[Array | None]:
-    if kernel.run is None:
-        recipe, launch = kernel.launch_on(threads)
-        given = [laid(operands[position], images=images) for position, images in recipe.operands]
-        return launch([*map(address_of, given)])
-    result = kernel.run(*[None if array is None else tensor_of(array) for array in operands])
-    return slots_of((result,) if isinstance(result, Tensor) else result)
+def interpreted(program: Program, inputs: Arrays, pause: YieldToRequests) -> Arrays:
+    constants = program.as_tensors
+    if not constants:
+        constants.update(tensors_of(program.constants()))
+    return arrays_of(interpret(program.graph, constants, tensors_of(inputs), pause))
 
 
 def laid(array: Array | None, *, images: bool) -> Array:
@@ -68,10 +73,9 @@ def laid(array: Array | None, *, images: bool) -> Array:
     return array_of(tensor_of(array).contiguous(memory_format=layout))
 
 
-def copy_into(outputs: Mapping[str, Tensor], results: Arrays) -> None:
-    with on_one_thread(sum(array.nbytes for array in results.values())):
-        for name, array in results.items():
-            outputs[name].copy_(tensor_of(array))
+def touch(array: Array) -> None:
+    """Write to all of an array, by the thread's team."""
+    tensor_of(array).add_(1.0)
 
 
 def views_of(unit: Operator, source: View) -> list[View]:
@@ -89,9 +93,7 @@ def sampling_of(shape: Sequence[int], options: ResizeOptions) -> str | None:
     return usual_sampling(torch.empty(shape, device="meta"), options)
 
 
-def through_torch(
-    unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-) -> Kernel | None:
+def through_torch(unit: Operator, graph: OpGraph, constants: Arrays) -> Kernel | None:
     """Prepacked 2-D fp32 convolution with bias and at most one fused activation."""
     if unit.kind != "aten.convolution":
         return None
@@ -113,21 +115,21 @@ def through_torch(
     stride, padding, dilation, groups = image_window(unit)
     window = padding, stride, dilation, groups
 
-    def pack() -> Tensor:
+    @cache
+    def packed() -> Tensor:
         reorder = torch.ops.mkldnn._reorder_convolution_weight
-        ready: Tensor = reorder(weight, *window, list(spec.shape))
+        ready: Tensor = reorder(tensor_of(weight), *window, list(spec.shape))
         return ready
 
-    key = weight_name, repr(window), spec.shape
     kernel = torch.ops.mkldnn._convolution_pointwise.default
+    added = None if bias is None else tensor_of(bias)
 
     def convolution(x: Tensor, *_: Tensor) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
-        ready = packed.derived(key, weight, pack)
-        result: Tensor = kernel(x, ready, bias, *window, name, scalars, "")
+        result: Tensor = kernel(x, packed(), added, *window, name, scalars, "")
         return result
 
-    return Kernel("torch", convolution, needs_finite=name != "none")
+    return Kernel("torch", on_arrays(convolution), needs_finite=name != "none")
 
 
 def _torch_activation(unit: Operator) -> tuple[str, list[float]] | None:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.quantisation import Quantisation, Shift
-from braid.engine.device import Tensors
+from braid.engine.ops.dtypes import arrays_of, tensors_of
 from braid.engine.ops.families.quantised import dequantise, quantise
-from braid.engine.ops.kinds import EPILOGUE
+from braid.engine.ops.kinds import EPILOGUE, call
 from braid.engine.passes.quantised.calibrated import (
     corrected_bias,
     grid_of,
@@ -28,8 +28,9 @@ from braid.engine.passes.quantised.calibrated import (
     weight_scales,
 )
 from braid.engine.passes.quantised.candidates import data_operands
+from braid.engine.runtime.arrays import Arrays
 from braid.engine.timing.comparison import errors
-from braid.engine.worker.measuring.exact_runs import called, exact_run
+from braid.engine.worker.measuring.exact_runs import exact_run
 
 
 class Budget:
@@ -124,7 +125,7 @@ def rounded(op: Operator, values: Mapping[str, Tensor], how: Quantisation) -> di
         operands += [None] * (3 - len(operands))
         bias = torch.zeros(len(shift.steps)) if operands[2] is None else operands[2]
         operands[2] = corrected_bias(bias, shift)
-    return dict(zip(op.outputs, called(op, operands), strict=False))
+    return dict(zip(op.outputs, call(op, operands), strict=False))
 
 
 def _carried_on(
@@ -137,7 +138,7 @@ def _carried_on(
         if changed.keys().isdisjoint(op.inputs):
             continue
         operands = [changed.get(n, values[n]) if n else None for n in op.inputs]
-        changed.update(zip(op.outputs, called(op, operands), strict=False))
+        changed.update(zip(op.outputs, call(op, operands), strict=False))
         for name in op.inputs:
             if last[name] == index and name not in outputs:
                 changed.pop(name, None)
@@ -145,13 +146,13 @@ def _carried_on(
 
 
 def _error(results: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> float:
-    return errors(results, {name: values[name] for name in results})[1]
+    return errors(arrays_of(results), arrays_of({name: values[name] for name in results}))[1]
 
 
 def mean_shifts(
     graph: OpGraph,
     constants: Mapping[str, Tensor],
-    samples: Sequence[Tensors],
+    samples: Sequence[Arrays],
     units: Collection[str],
     how: Quantisation,
 ) -> Generator[None, None, dict[str, Shift]]:
@@ -168,7 +169,7 @@ def mean_shifts(
             sums[op.name] = sums[op.name] + difference if op.name in sums else difference
 
     for inputs in samples:
-        yield from exact_run(graph, {**constants, **inputs}, visit)
+        yield from exact_run(graph, {**constants, **tensors_of(inputs)}, visit)
     return {name: shift_of(total / len(samples)) for name, total in sums.items()}
 
 
@@ -176,7 +177,7 @@ def _difference(op: Operator, values: Mapping[str, Tensor], how: Quantisation) -
     """Mean of what rounding adds, before any function of the result."""
     attributes = {name: value for name, value in op.attributes.items() if name != EPILOGUE}
     bare = dataclasses.replace(op, attributes=attributes)
-    (exact,) = called(bare, [values[name] if name else None for name in op.inputs])
+    (exact,) = call(bare, [values[name] if name else None for name in op.inputs])
     (result,) = rounded(bare, values, how).values()
     channel = 1 if "convolution" in op.kind else exact.dim() - 1
     return (result - exact).mean([axis for axis in range(exact.dim()) if axis != channel])

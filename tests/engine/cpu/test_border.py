@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from braid.engine.onednn.library import dtype_of
 from braid.engine.ops.dtypes import TORCH_DTYPES, array_of, tensor_of
+from braid.engine.runtime.arrays import dtype_of
 
 
 @pytest.mark.parametrize("name", TORCH_DTYPES)

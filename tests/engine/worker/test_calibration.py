@@ -16,6 +16,7 @@ from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.device_key import has_integer_kernels
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.link.messages import Calibrate
+from braid.engine.ops.dtypes import arrays_of
 from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
@@ -89,7 +90,10 @@ class Device:
         key = ProgramKey("model", KEY.inputs, precision="int8", quantisation=how.text)
         ready = self.models.ready(self.models.program(key), None)
         return max(
-            errors(ready.run({"x": row}), interpret(self.graph, self.constants, {"x": row}))[1]
+            errors(
+                ready.run({"x": row.numpy()}),
+                arrays_of(interpret(self.graph, self.constants, {"x": row})),
+            )[1]
             for row in rows
         )
 
@@ -159,7 +163,7 @@ def test_the_same_samples_give_the_same_ranges_and_few_samples_are_used_twice(
 
 
 def test_ranges_by_each_method_of_numbers_with_an_outlier() -> None:
-    x = torch.linspace(-1, 1, 20_001)
+    x = np.linspace(-1, 1, 20_001, dtype=np.float32)
     x[7] = 40.0
     observed = Observed({"x"}, 1)
     observed.see("x", x)
@@ -171,7 +175,7 @@ def test_ranges_by_each_method_of_numbers_with_an_outlier() -> None:
     ((least, most),) = observed.by(least_error).values()
     assert -1 <= least < 0 < most <= 40
 
-    observed.see("x", torch.tensor([float("inf")]))
+    observed.see("x", np.array([float("inf")]))
     assert observed.by(whole) == {}
 
 
