@@ -24,10 +24,10 @@ from braid.core.errors import (
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.shape_uses import Key, ShapeUses
+from braid.engine.passes.specialise import interpreted
 from braid.engine.runtime.arrays import Arrays, are_finite
 from braid.engine.worker.any_shape import AnyShape
 from braid.engine.worker.models import seeded_inputs
-from braid.engine.worker.requests import interpreted
 from braid.library.compiled import Compiled
 from braid.library.device_thread import DeviceThread, Executable
 

@@ -14,7 +14,7 @@ from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
 from braid.core.schedule import USUAL_KERNELS
-from braid.engine.cpu.border import interpreted, set_threads
+from braid.engine.cpu.border import set_threads
 from braid.engine.cpu.core_distance import CoreProbe
 from braid.engine.cpu.device_key import (
     ENGINES,
@@ -36,6 +36,7 @@ from braid.engine.device import (
     MakeInputs,
     Prepared,
 )
+from braid.engine.passes.specialise import interpreted
 from braid.engine.program.engines import Engine, EnginePlace, Whole
 from braid.engine.program.kernel import PackedWeights, Values
 from braid.engine.program.program import NO_PARTS, OpenedParts, Program
@@ -152,15 +153,16 @@ class CpuBackend:
 
     def interpret(self, program: Program, inputs: Arrays, pause: YieldToRequests) -> Arrays:
         """Run registry kernels one after the other, with low priority unless ``pause`` is none."""
+        run = partial(interpreted, program.graph, program.tensors(), inputs)
         if pause is no_pause:
-            return interpreted(program, inputs, no_pause)
+            return run()
 
         def aside() -> Arrays:
             thread_gives_way()
             if self._executor.cpus:  # not on the one core of the device's thread
                 os.sched_setaffinity(0, self._executor.cpus)
             set_threads(self.threads)
-            return interpreted(program, inputs, no_pause)
+            return run()
 
         return in_thread(aside, pause)
 

@@ -55,7 +55,8 @@ class CpuStageTimer:
         self._executor = executor
         self._activation_bytes = activation_bytes
         self._options = options
-        self._sweep = Sweep(executor.threads)
+        # More than the caches of each core hold, of what no stage reads.
+        self._swept = np.zeros(_near_cache_bytes() * executor.threads // 2, np.float32)
         self._activations: Activations | None = None
         self._long_us: dict[int, float] = {}  # units of that program that take long
 
@@ -120,22 +121,11 @@ class CpuStageTimer:
 
     def _sample(self, run: StageRun, pause: YieldToRequests) -> float:
         def sample() -> NetTime:
-            self._sweep.run()
+            touch(self._swept)
             clock = NetClock(pause)
             return clock.net_time(*run(clock))
 
         return uninterrupted(sample)
-
-
-class Sweep:
-    """Work that fills the caches of each core with data that no stage reads."""
-
-    def __init__(self, cores: int) -> None:
-        size_bytes = 2 * _near_cache_bytes() * cores
-        self._memory = np.zeros(size_bytes // 4, np.float32)
-
-    def run(self) -> None:
-        touch(self._memory)
 
 
 def _near_cache_bytes() -> int:

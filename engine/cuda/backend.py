@@ -34,7 +34,7 @@ from braid.engine.cuda.kernels.candidates import offered_precisions
 from braid.engine.device import AskedStage, DevicePart, MakeInputs, Prepared, StageTimer
 from braid.engine.ops.dtypes import arrays_of, copy_into, tensor_of, tensors_of
 from braid.engine.ops.whole import KIND as ON_HOST
-from braid.engine.passes.specialise import interpret
+from braid.engine.passes.specialise import interpret, interpreted
 from braid.engine.program.engines import Engine, EnginePlace, Whole
 from braid.engine.program.input_ranges import InputRange, check_inputs, input_ranges
 from braid.engine.program.kernel import KernelSource, PackedWeights, Values
@@ -197,7 +197,7 @@ class CudaBackend:
         graph, constants = program.graph, program.constants()
         if any(unit.kind == ON_HOST for unit in graph.operators):
             on_host = {name: tensor.cpu() for name, tensor in constants.items()}
-            return arrays_of(interpret(graph, on_host, tensors_of(inputs), pause))
+            return interpreted(graph, on_host, inputs, pause)
         check_inputs(input_ranges(graph), inputs)
         device = self._driver.device
 

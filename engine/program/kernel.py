@@ -2,7 +2,7 @@
 
     bind (engine/program/program.py) ──> KernelSource.variants(unit) ──> choose ──> Kernel
 
-    engine/cpu/kernels/candidates.py    oneDNN directly, oneDNN through torch, the registry's
+    engine/cpu/kernels/candidates.py    oneDNN, Winograd's method, the registry's
     engine/cuda/kernels/candidates.py   cuDNN, cuBLASLt, TorchInductor, the registry's
 
 A choice is remembered by the unit's signature: it serves every model with such a unit.

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import EnginePart
+from braid.engine.ops.dtypes import tensors_of
 from braid.engine.program.kernel import (
     Kernel,
     KernelSource,
@@ -74,8 +75,7 @@ class Program:
     needs_finite: bool  # some kernel may turn a NaN or infinity into a number
     binding: Binding = field(repr=False)
     merged: dict[tuple[int, ...], BoundUnit] = field(default_factory=dict, repr=False)
-    as_tensors: dict[str, Value] = field(default_factory=dict, repr=False)
-    """Constants as torch takes them on a CPU, from the first run of the interpreter on."""
+    _tensors: dict[str, Value] = field(default_factory=dict, repr=False)
 
     def unit(self, units: tuple[int, ...]) -> BoundUnit:
         """Of one or several units that are merged, made at first use; may raise InvalidArtefact."""
@@ -142,6 +142,12 @@ class Program:
 
     def constants(self) -> dict[str, Value]:
         return {name: self.template[self.slots[name]] for name in self.graph.constants}
+
+    def tensors(self) -> dict[str, Value]:
+        """Constants as torch takes them: always the same, for which it may hold what it made."""
+        if not self._tensors:
+            self._tensors.update(tensors_of(self.constants()))
+        return self._tensors
 
     def constant(self, name: str) -> Array | None:
         """Content of a constant in the CPU's memory; None if it is none."""

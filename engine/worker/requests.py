@@ -16,7 +16,6 @@ import numpy as np
 from msgspec import structs
 
 from braid.core.errors import InvalidRequest, PreconditionFailed
-from braid.core.graph import OpGraph
 from braid.core.program import ProgramKey
 from braid.engine.device import Backend, FinishedRun, PendingRun
 from braid.engine.link.messages import (
@@ -34,10 +33,9 @@ from braid.engine.link.messages import (
     UnloadModel,
 )
 from braid.engine.link.shared_memory import Field, SlotLayout
-from braid.engine.ops.dtypes import arrays_of, copy_into, tensors_of
+from braid.engine.ops.dtypes import copy_into
 from braid.engine.ops.whole import KIND, output_specs
-from braid.engine.passes.body import Weights
-from braid.engine.passes.specialise import interpret
+from braid.engine.passes.specialise import interpreted
 from braid.engine.runtime.arrays import ARRAY_TYPES, Array, Arrays, are_finite, static_shape
 from braid.engine.runtime.memory import give_back_freed_memory
 from braid.engine.runtime.yielding import (
@@ -367,7 +365,3 @@ def _put(results: Arrays, outputs: Arrays) -> None:
     """Copy what was found into ``outputs``, unless it is there already."""
     if results is not outputs:
         copy_into(outputs, results)
-
-
-def interpreted(graph: OpGraph, constants: Weights, inputs: Arrays) -> Arrays:
-    return arrays_of(interpret(graph, constants, tensors_of(inputs)))

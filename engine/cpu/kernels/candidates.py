@@ -1,7 +1,6 @@
 """Kernels for CPU: every way to run a unit.
 
-variants(unit) ──> [oneDNN directly, Winograd's method, oneDNN through torch, the registry's]
-                   those that fit
+variants(unit) ──> [oneDNN directly, Winograd's method, the registry's], those that fit
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 from braid.core.graph import Operator, OpGraph
 from braid.core.schedule import USUAL_KERNELS
 from braid.core.tensor import DTYPE_BYTES
-from braid.engine.cpu.border import laid, on_arrays, through_torch
+from braid.engine.cpu.border import on_arrays
 from braid.engine.cpu.kernels.elementwise_units import image_values
 from braid.engine.cpu.kernels.integers.binding import KINDS as ON_INTEGERS
 from braid.engine.cpu.kernels.integers.binding import bind_on_integers
@@ -25,7 +24,7 @@ from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.kernels.winograd import bind_winograd
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import DST, SRC, OneDnn, find_onednn
-from braid.engine.onednn.recipe import Action, Place, Recipe, lies_as
+from braid.engine.onednn.recipe import Action, Place, Recipe
 from braid.engine.ops.dtypes import array_of, tensor_of
 from braid.engine.ops.kinds import bound
 from braid.engine.program.kernel import (
@@ -64,8 +63,6 @@ class CpuKernels:
                 yield direct
                 if (winograd := bind_winograd(unit, binding)) is not None:
                     yield winograd
-        if (kernel := through_torch(unit, graph, constants)) is not None:
-            yield kernel
         fixed = {
             at: tensor_of(constants[name])
             for at, name in enumerate(unit.inputs)
@@ -117,22 +114,14 @@ def _data_type(unit: Operator, graph: OpGraph) -> str:
 
 
 def _cut_output(kernel: Kernel, merged: MergedUnit) -> Kernel:
-    """``kernel`` followed by cuts of its output in Python; see ``KernelSource.cut``.
-
-    Rows of a part of a matrix lie apart, which matrix products and attention read as they are.
-    A part of an image is copied here, where it is measured: convolutions would copy it.
-    """
+    """``kernel`` followed by views of its output."""
     run = kernel.function
     ends = [*accumulate(part[merged.axis] for part in merged.parts)][:-1]
 
     def cut(x: Array) -> tuple[Array, ...]:
         result = run(x, *merged.tensors.values())
         whole = result[0] if isinstance(result, tuple) else result
-        parts = np.split(whole, ends, merged.axis)
-        if merged.axis == 1:
-            images = lies_as(whole, images=True)
-            parts = [laid(part, images=images) for part in parts]
-        return tuple(parts)
+        return tuple(np.split(whole, ends, merged.axis))
 
     return Kernel(f"{kernel.variant}, merged", cut)
 

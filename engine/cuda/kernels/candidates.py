@@ -92,7 +92,11 @@ class CudaKernels:
         return array_of(value.cpu())
 
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
-        """``kernel`` followed by cuts of its output; see ``engine/cpu/kernels/candidates.py``."""
+        """``kernel`` followed by cuts of its output; see ``KernelSource.cut``.
+
+        Rows of a part of a matrix lie apart, which matrix products and attention read as they are.
+        A part of an image is copied here, where it is measured: convolutions would copy it.
+        """
         run, (weight, bias) = kernel.function, merged.tensors.values()
         extents = [part[merged.axis] for part in merged.parts]
 

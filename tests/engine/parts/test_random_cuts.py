@@ -177,7 +177,7 @@ class Drawn:
     def values(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Values of the static graph, by the plain interpreter."""
         shown = dataclasses.replace(self.graph, outputs=dict(zip(names, names, strict=True)))
-        return interpret(shown, self.program.constants(), self.inputs)
+        return interpret(shown, tensors_of(self.program.constants()), self.inputs)
 
     def tensors_of_the_file(self, names: Collection[str]) -> dict[str, torch.Tensor]:
         """The same of the file, by ONNX Runtime without its optimisations."""
