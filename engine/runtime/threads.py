@@ -30,6 +30,7 @@ import torch
 from braid.engine.runtime.stopping import StopSignal, stop_signal
 
 for_inference = torch.inference_mode  # of all that a thread does, as a decorator
+team_threads = torch.get_num_threads  # of the calling thread
 
 _SPREAD_ELEMENTS = 1 << 16  # for each thread: an elementwise operator of this size uses all
 
