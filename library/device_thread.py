@@ -25,7 +25,6 @@ from braid.core.program import PlanToRun
 from braid.core.shape_memory import ShapeMemory
 from braid.engine.device import Backend
 from braid.engine.link.options import WorkerOptions
-from braid.engine.ops.dtypes import copy_into
 from braid.engine.runtime.arrays import Arrays, empty_of
 from braid.engine.runtime.threads import end_team, for_inference
 from braid.engine.runtime.yielding import no_pause
@@ -60,10 +59,7 @@ class Executable:
         """
         if self.ready.layout.has_heap:
             return backend.interpret(self.ready.program, given, no_pause)
-        results = begin_run(backend, self.ready, given, outputs).finish()
-        if results is not outputs:
-            copy_into(outputs, results)
-        return outputs
+        return begin_run(backend, self.ready, given, outputs).finish()
 
 
 T = TypeVar("T")

@@ -72,10 +72,7 @@ class RunOnGpu:
 
     def finish(self) -> Arrays:
         results = arrays_of(self.staged.finish())
-        if self.outputs is None:
-            return results
-        copy_into(self.outputs, results)
-        return self.outputs
+        return results if self.outputs is None else copy_into(self.outputs, results)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,11 +83,12 @@ def tensors_of(arrays: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
     return {name: tensor_of(array) for name, array in arrays.items()}
 
 
-def copy_into(outputs: Arrays, results: Arrays) -> None:
-    """Copy results by the thread's team, or by the thread alone if they are small."""
+def copy_into(outputs: Arrays, results: Arrays) -> Arrays:
+    """Copy by the thread's team, or by the thread alone if it is little; returns ``outputs``."""
     with on_one_thread(sum(array.nbytes for array in results.values())):
         for name, array in results.items():
             tensor_of(outputs[name]).copy_(tensor_of(array))
+    return outputs
 
 
 def separated(tensors: dict[str, Tensor], wanted: Container[str]) -> dict[str, Tensor]:

@@ -120,7 +120,6 @@ class RunUnderway:
     number: int  # of the executable
     began_ns: int
     pending: PendingRun
-    outputs: Arrays  # where they go
 
 
 class RequestHandlers:
@@ -154,7 +153,7 @@ class RequestHandlers:
             pending: PendingRun = FinishedRun(outputs)
         else:
             pending = begin_run(self._backend, ready, inputs, outputs, request.is_finite)
-        return RunUnderway(number, began_ns, pending, outputs)
+        return RunUnderway(number, began_ns, pending)
 
     def _run_at_any_shape(
         self, request: RunExecutable, program: ProgramKey, began_ns: int
@@ -166,7 +165,7 @@ class RequestHandlers:
             session.run(program, *slot)
         else:
             session.run(program, *slot, partial(interpreted, *self._models.static(program)))
-        return RunUnderway(number, began_ns, FinishedRun(outputs), outputs)
+        return RunUnderway(number, began_ns, FinishedRun(outputs))
 
     def _any_slot(
         self, request: RunExecutable, session: AnyShape, program: ProgramKey
@@ -178,7 +177,7 @@ class RequestHandlers:
 
     def finish(self, run: RunUnderway) -> RunDone:
         """The time that counts is that since the device had done the run before."""
-        _put(run.pending.finish(), run.outputs)
+        run.pending.finish()
         began_ns, self._free_ns = max(run.began_ns, self._free_ns), perf_counter_ns()
         return RunDone((self._free_ns - began_ns) // 1000)
 
@@ -215,8 +214,7 @@ class RequestHandlers:
 
         def run(ready: ReadyExecutable) -> RunDone:
             began_ns = perf_counter_ns()
-            results = begin_run(self._backend, ready, inputs, outputs, request.is_finite).finish()
-            _put(results, outputs)
+            begin_run(self._backend, ready, inputs, outputs, request.is_finite).finish()
             return RunDone((perf_counter_ns() - began_ns) // 1000)
 
         return run
@@ -335,13 +333,14 @@ def begin_run(
     outputs: Arrays,
     is_finite: bool = False,
 ) -> PendingRun:
-    """Finishes with ``outputs`` itself where it writes there; ``is_finite``: known of inputs."""
+    """Begin a run that fills ``outputs``; ``is_finite``: known of inputs."""
     if not (is_finite or not ready.needs_finite or are_finite(inputs)):
-        return FinishedRun(backend.interpret(ready.program, inputs, no_pause))
+        results = backend.interpret(ready.program, inputs, no_pause)
+        return FinishedRun(copy_into(outputs, results))
     if ready.session is not None:
         try:
             if not all(array.size for array in outputs.values()):  # nothing has no address
-                return FinishedRun(ready.session.run(inputs))
+                return FinishedRun(copy_into(outputs, ready.session.run(inputs)))
             ready.session.run_into(inputs, outputs)
             return FinishedRun(outputs)
         except PreconditionFailed as error:
@@ -359,9 +358,3 @@ def begin_run(
             facts = {"digest": ready.digest}
             log.warning("runs under the sequential plan, for once: %s", error, extra=facts)
         return ready.fallback.begin(inputs, outputs)
-
-
-def _put(results: Arrays, outputs: Arrays) -> None:
-    """Copy what was found into ``outputs``, unless it is there already."""
-    if results is not outputs:
-        copy_into(outputs, results)

@@ -20,7 +20,6 @@ from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import specialise, static_inputs
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.program import Program
-from braid.engine.runtime.yielding import YieldToRequests
 
 
 @pytest.fixture(autouse=True)
@@ -62,19 +61,14 @@ def in_lanes(program: Program, threads: int, plan: StreamPlan | None = None) -> 
 
 
 def run(
-    executor: CpuExecutor,
-    program: Program,
-    plan: LanePlan,
-    inputs: Weights,
-    pause: YieldToRequests | None = None,
-    outputs: Weights | None = None,
+    executor: CpuExecutor, program: Program, plan: LanePlan, inputs: Weights, **how: Any
 ) -> Weights:
     """A run on tensors; with ``outputs``, it fills and returns them."""
-    if outputs is None:
-        return tensors_of(executor.run(program, plan, arrays_of(inputs), pause))
-    given = arrays_of(outputs)
-    assert executor.run(program, plan, arrays_of(inputs), pause, given) is given
-    return outputs
+    outputs: Weights | None = how.pop("outputs", None)
+    given = None if outputs is None else arrays_of(outputs)
+    found = executor.run(program, plan, arrays_of(inputs), outputs=given, **how)
+    assert given is None or found is given
+    return tensors_of(found) if outputs is None else outputs
 
 
 def on_tensors(kernel: Kernel, threads: int) -> Callable[..., Any]:

@@ -32,7 +32,7 @@ def test_a_run_cut_at_every_step_and_those_in_between_give_the_right_numbers(
             answers.append(run(executor, program, serving, {"x": asked}))
             return True
 
-    got = run(executor, program, interrupted, {"x": measured}, Request())
+    got = run(executor, program, interrupted, {"x": measured}, pause=Request())
 
     assert len(answers) >= 3
     wanted = interpret(graph, constants, {"x": asked})

@@ -4,7 +4,7 @@ Every value is 6 x 6, except the halves of a split, which a concatenation joins 
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -32,9 +32,7 @@ class RegistryKernels(CudaKernels):
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
 
-    def variants(
-        self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-    ) -> list[Kernel]:
+    def variants(self, unit: Operator, *_: object) -> list[Kernel]:
         return [Kernel(REGISTRY, kinds.bound(unit))]
 
 

@@ -16,9 +16,8 @@ from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.device_key import has_integer_kernels
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.link.messages import Calibrate
-from braid.engine.ops.dtypes import arrays_of
 from braid.engine.passes.quantised.candidates import Candidates
-from braid.engine.passes.specialise import interpret
+from braid.engine.passes.specialise import interpreted
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.comparison import errors
@@ -89,12 +88,9 @@ class Device:
         """Largest error of the quantised model on some inputs, beside the plain interpreter."""
         key = ProgramKey("model", KEY.inputs, precision="int8", quantisation=how.text)
         ready = self.models.ready(self.models.program(key), None)
+        given = [{"x": row.numpy()} for row in rows]
         return max(
-            errors(
-                ready.run({"x": row.numpy()}),
-                arrays_of(interpret(self.graph, self.constants, {"x": row})),
-            )[1]
-            for row in rows
+            errors(ready.run(x), interpreted(self.graph, self.constants, x))[1] for x in given
         )
 
 
