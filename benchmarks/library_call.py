@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 
-import numpy as np
-
 import braid
 from benchmarks.environment import describe
 from benchmarks.reports import write_report
@@ -44,7 +42,7 @@ def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
     """The contenders: the bare executor, by a call of its thread, and calls of the network."""
     executable = net._main.executables[1]
     given = seeded_inputs(executable.ready.program.graph, {}, 0)
-    outputs = {name: np.empty_like(one) for name, one in executable.spare.items()}
+    outputs = executable.new_outputs()
     device = net._device
 
     def bare() -> float:

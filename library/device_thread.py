@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
@@ -33,18 +32,13 @@ from braid.engine.worker.process.assembly import cpu_backend
 from braid.engine.worker.requests import begin_run
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Executable:
     """A plan that is ready to run, at one batch size."""
 
     number: int  # of the device's table
     ready: ReadyExecutable
     plan_id: str  # as a server answers it
-
-    @cached_property
-    def spare(self) -> Arrays:
-        """Outputs of its own."""
-        return self.new_outputs()
 
     def new_outputs(self) -> Arrays:
         """Memory for outputs; none where their shapes follow the content."""
@@ -139,7 +133,7 @@ class DeviceThread:
         if not ready.layout.has_heap:
             content = seeded_inputs(ready.program.graph, self.models.content(to_run.program), 0)
             with suppress(InvalidRequest):  # not every model takes what is made up
-                executable.run(self.backend, content, executable.spare)
+                executable.run(self.backend, content, executable.new_outputs())
         self.models.prepare(executable.number, (ready,))
         return executable
 

@@ -95,7 +95,7 @@ class OtherShapes:
         self._own.clear()
 
     def run(self, key: Key, given: Arrays) -> Arrays:
-        """Run all inputs of a class; the outputs may be overwritten by the next run.
+        """Run all inputs of a class; the outputs are the device thread's.
 
         Raises InvalidRequest: the model cannot run at these shapes, or on these values.
         """
@@ -141,7 +141,7 @@ class OtherShapes:
         self._device.shape_memory.used(self, key)
         began_s = perf_counter()
         inputs = {name: given[name] for name in own.ready.program.graph.inputs}
-        results = own.run(self._device.backend, inputs, own.spare)
+        results = own.run(self._device.backend, inputs, own.new_outputs())
         self._tried(key, perf_counter() - began_s, is_own=True)
         return results
 

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import braid
@@ -126,7 +125,7 @@ def _in_device_thread(net: braid.Network, executable: Any, feeds: Arrays) -> Con
         return Contestant({**outputs}, turns_of(lambda: net(given)))
     device = net._device
     given = {name: given[name] for name in executable.ready.program.graph.inputs}
-    spare = {name: np.empty_like(one) for name, one in executable.spare.items()}
+    spare = executable.new_outputs()
 
     def run() -> Any:
         return executable.run(device.backend, given, spare)
