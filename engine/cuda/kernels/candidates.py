@@ -101,7 +101,8 @@ class CudaKernels:
         extents = [part[merged.axis] for part in merged.parts]
 
         def cut(x: Tensor) -> tuple[Tensor, ...]:
-            whole = run(x, weight, bias)
+            result = run(x, weight, bias)
+            whole = result if isinstance(result, Tensor) else result[0]
             parts = torch.split(whole, extents, merged.axis)
             if merged.axis != 1:
                 return parts
