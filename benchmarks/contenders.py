@@ -28,6 +28,7 @@ from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.device import open_whole
 from braid.engine.importer.host.report import read_report
+from braid.engine.ops import dtypes
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.engine.runtime.threads import usable_cpus
@@ -102,12 +103,13 @@ def braid(network: Network, args: argparse.Namespace) -> Run:
     keep_freed_memory()
     cpus = usable_cpus()[: args.threads]
     inputs = inputs_of(network, args.batch)
+    arrays = dtypes.arrays_of(inputs)
     digest = read_report(args.artefact).sha256
     if args.plan is None:
         backend = CpuBackend(CpuExecutor(args.threads, cpus))
         where = backend, args.runtime, args.artefact, digest
         whole = open_whole(*where, precision=args.precision)
-        return lambda: whole.run(inputs)
+        return lambda: whole.run(arrays)
     table = ModelTable(CpuBackend(CpuExecutor(args.threads, cpus)))
     table.load(digest, args.artefact)
     specs = tuple((name, spec_of(tensor)) for name, tensor in inputs.items())
@@ -115,7 +117,7 @@ def braid(network: Network, args: argparse.Namespace) -> Run:
     key = ProgramKey(digest, specs, precision=args.precision, choices=choices)
     plan = plan_from_json(json.loads(args.plan.read_text()))
     ready = table.executable_of(PlanToRun(key, plan), None).prepared
-    return lambda: ready.run(inputs)
+    return lambda: ready.run(arrays)
 
 
 OTHERS: Mapping[str, Callable[[Network, argparse.Namespace], Run]] = {

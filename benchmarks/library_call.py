@@ -16,15 +16,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
-
-import numpy as np
-import torch
 
 import braid
 from benchmarks.environment import describe
 from benchmarks.reports import write_report
 from benchmarks.states import add_state, by_state, in_state
+from braid.engine.ops.dtypes import tensors_of
 from braid.engine.worker.models import seeded_inputs
 from braid.engine.worker.requests import begin_run
 
@@ -45,7 +42,7 @@ def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
     """The contenders: the bare executor, by a call of its thread, and calls of the network."""
     executable = net._main.executables[1]
     given = seeded_inputs(executable.ready.program.graph, {}, 0)
-    outputs = {name: torch.empty_like(tensor) for name, tensor in executable.spare.items()}
+    outputs = executable.new_outputs()
     device = net._device
 
     def bare() -> float:
@@ -62,14 +59,12 @@ def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
 
         return median_us(lambda: device.call(run), calls)
 
-    arrays: dict[str, np.ndarray[Any, Any]] = {
-        name: tensor.numpy() for name, tensor in given.items()
-    }
+    tensors = tensors_of(given)
     return {
         "bare executor": bare,
         "in its thread": handed_over,
-        "net(numpy)": lambda: median_us(lambda: net(arrays), calls),
-        "net(torch)": lambda: median_us(lambda: net(given), calls),
+        "net(numpy)": lambda: median_us(lambda: net(given), calls),
+        "net(torch)": lambda: median_us(lambda: net(tensors), calls),
     }
 
 

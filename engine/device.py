@@ -6,7 +6,8 @@
     engine/cpu/backend.py     a pool of pinned threads
     engine/cuda/backend.py   CUDA streams, captured into graphs
 
-A backend is made and used by one thread. Tensors go in and come out in the CPU's memory.
+A backend is made and used by one thread. Inputs and outputs are
+arrays, in the CPU's memory.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-
-from torch import Tensor
 
 from braid.core.device_state import DeviceState
 from braid.core.errors import BraidError, PreconditionFailed
@@ -27,15 +26,14 @@ from braid.core.precision import FP32
 from braid.core.runtimes import RUNTIMES, runtimes_in
 from braid.core.schedule import USUAL_KERNELS, Strategy
 from braid.engine.program.engines import Engine, EnginePlace, Whole
-from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.kernel import PackedWeights, Values
 from braid.engine.program.model_file import opened_file
 from braid.engine.program.program import NO_PARTS, BoundUnit, OpenedParts, Program
+from braid.engine.runtime.arrays import Arrays
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import TimedContender
 
-Tensors = Mapping[str, Tensor]
-
-MakeInputs = Callable[[], Tensors]
+MakeInputs = Callable[[], Arrays]
 
 UnitTimes = Callable[[YieldToRequests | None], Sequence[float]]
 """Runs a plan; returns the microseconds of each launch, which pauses disturb."""
@@ -47,7 +45,7 @@ class PendingRun(Protocol):
     def is_done(self) -> bool:
         """Whether ``finish`` would return without waiting."""
 
-    def finish(self) -> Tensors:
+    def finish(self) -> Arrays:
         """Wait for the outputs; called once, in the order in which runs were begun."""
 
 
@@ -55,12 +53,12 @@ class PendingRun(Protocol):
 class FinishedRun:
     """A run that was over when it was begun."""
 
-    outputs: Tensors
+    outputs: Arrays
 
     def is_done(self) -> bool:
         return True
 
-    def finish(self) -> Tensors:
+    def finish(self) -> Arrays:
         return self.outputs
 
 
@@ -74,14 +72,14 @@ class Prepared(Protocol):
     def activation_bytes(self) -> int | None:
         """Memory that a run takes beside the weights; None before it is known."""
 
-    def run(self, inputs: Tensors, pause: YieldToRequests | None = None) -> Tensors:
+    def run(self, inputs: Arrays, pause: YieldToRequests | None = None) -> Arrays:
         """Outputs by name; ``pause`` is called now and then in a run that may take long."""
 
-    def begin(self, inputs: Tensors, outputs: Tensors | None = None) -> PendingRun:
+    def begin(self, inputs: Arrays, outputs: Arrays | None = None) -> PendingRun:
         """As ``run``, but where the device works by itself, do not wait for it.
 
-        At most ``RUNS_UNDERWAY``; no other plan runs meanwhile. A device that computes in the
-        CPU's memory fills ``outputs`` (row-major), and the run finishes with them.
+        At most ``RUNS_UNDERWAY``; no other plan runs meanwhile. With ``outputs`` (row-major), the
+        run fills them, and finishes with them.
         """
 
     def release(self) -> None:
@@ -158,7 +156,7 @@ class Backend(StageTimer, Protocol):
     def bind(
         self,
         graph: OpGraph,
-        constants: Tensors,
+        constants: Values,
         packed: PackedWeights,
         pause: YieldToRequests,
         precision: str = FP32,
@@ -185,7 +183,7 @@ class Backend(StageTimer, Protocol):
     def places(self, count: int) -> Sequence[DevicePart]:
         """``count`` places of equally many threads; none if this device cannot be divided so."""
 
-    def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
+    def interpret(self, program: Program, inputs: Arrays, pause: YieldToRequests) -> Arrays:
         """Outputs by the plain operators in the order of the graph: slow, and right."""
 
     @property
@@ -203,10 +201,10 @@ class Backend(StageTimer, Protocol):
     def overheads(self) -> Generator[None, None, StageOverheads]:
         """Latency of a stage beside its units' own work, measured."""
 
-    def contender(self, prepared: Prepared, outputs: Tensors | None) -> TimedContender:
+    def contender(self, prepared: Prepared, outputs: Arrays | None) -> TimedContender:
         """A plan in a comparison; ``outputs`` as for ``Prepared.begin``."""
 
-    def whole_contender(self, whole: Whole, outputs: Tensors | None) -> TimedContender:
+    def whole_contender(self, whole: Whole, outputs: Arrays | None) -> TimedContender:
         """A model in another runtime in a comparison; ``outputs`` None: it makes its own."""
 
     def fault(self, error: Exception) -> BraidError | None:

@@ -11,7 +11,7 @@ import atexit
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -19,16 +19,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
-import torch
-from torch import Tensor
-
 from braid.core.errors import InvalidRequest, PreconditionFailed
 from braid.core.program import PlanToRun
 from braid.core.shape_memory import ShapeMemory
 from braid.engine.device import Backend
 from braid.engine.link.options import WorkerOptions
-from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.runtime.threads import end_team
+from braid.engine.runtime.arrays import Arrays, empty_of
+from braid.engine.runtime.threads import end_team, for_inference
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.worker.models import ModelTable, ReadyExecutable, seeded_inputs
 from braid.engine.worker.process.assembly import cpu_backend
@@ -42,22 +39,21 @@ class Executable:
     number: int  # of the device's table
     ready: ReadyExecutable
     plan_id: str  # as a server answers it
-    spare: Mapping[str, Tensor]  # of the outputs' types and shapes
 
-    def run(
-        self, backend: Backend, given: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
+    def new_outputs(self) -> Arrays:
+        """Memory for outputs; none where their shapes follow the content."""
+        layout = self.ready.layout
+        fields = {} if layout.has_heap else layout.outputs
+        return {name: empty_of(field.spec) for name, field in fields.items()}
+
+    def run(self, backend: Backend, given: Arrays, outputs: Arrays) -> Arrays:
         """Run on inputs of its graph; in the device thread.
 
-        Returns ``outputs``, filled; where their shapes follow the content, other tensors.
+        Returns ``outputs``, filled; where their shapes follow the content, other arrays.
         """
         if self.ready.layout.has_heap:
             return backend.interpret(self.ready.program, given, no_pause)
-        results = begin_run(backend, self.ready, given, outputs).finish()
-        if results is not outputs:
-            for name, tensor in outputs.items():
-                tensor.copy_(results[name])
-        return outputs
+        return begin_run(backend, self.ready, given, outputs).finish()
 
 
 T = TypeVar("T")
@@ -133,15 +129,11 @@ class DeviceThread:
         Raises InvalidRequest: the model cannot run at these shapes.
         """
         ready = self.models.executable_of(to_run, None)
-        spare = {
-            name: torch.empty(place.shape, dtype=torch_dtype(place.spec.dtype))
-            for name, place in ready.layout.outputs.items()
-        }
-        executable = Executable(next(self._numbers), ready, to_run.plan_id, spare)
+        executable = Executable(next(self._numbers), ready, to_run.plan_id)
         if not ready.layout.has_heap:
             content = seeded_inputs(ready.program.graph, self.models.content(to_run.program), 0)
             with suppress(InvalidRequest):  # not every model takes what is made up
-                executable.run(self.backend, content, executable.spare)
+                executable.run(self.backend, content, executable.new_outputs())
         self.models.prepare(executable.number, (ready,))
         return executable
 
@@ -154,7 +146,7 @@ class DeviceThread:
         self.models = ModelTable(self.backend)
         self.shape_memory = ShapeMemory.part_of(options.memory_bytes)
 
-    @torch.inference_mode()
+    @for_inference()
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
             try:

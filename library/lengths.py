@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.core.inputs import GivenTensor, ShapeClass
 from braid.core.padding import PaddedAxis, length_of, takes
 from braid.core.scheduled_lengths import LengthCosts, ScheduledLengths
 from braid.core.tensor import TensorType
+from braid.engine.runtime.arrays import Arrays
 from braid.library.compiled import Compiled
 from braid.library.tensors import GivenInputs
 
@@ -44,19 +44,17 @@ class Lengths:
             return inputs, None
         if not self._scheduled.pays(own, longer, has_session=self._has_session):
             return inputs, None
-        tensors, length = dict(inputs.tensors), length_of(own, self._axis)
+        arrays, length = dict(inputs.arrays), length_of(own, self._axis)
         for name, part in self._axis.inputs.items():
-            shape = list(tensors[name].shape)
-            shape[part.dimension] = length_of(longer, self._axis)
-            filled = torch.zeros(shape, dtype=tensors[name].dtype)
-            filled.narrow(part.dimension, 0, length).copy_(tensors[name])
-            tensors[name] = filled
-        return GivenInputs(tensors, inputs.are_numpy), length
+            around = [(0, 0)] * arrays[name].ndim
+            around[part.dimension] = 0, length_of(longer, self._axis) - length
+            arrays[name] = np.pad(arrays[name], around)
+        return GivenInputs(arrays, inputs.are_numpy), length
 
-    def cut(self, outputs: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
+    def cut(self, outputs: Arrays, length: int) -> Arrays:
         places = self._axis.outputs
         return {
-            name: x.narrow(places[name], 0, length).contiguous() if name in places else x
+            name: x.take(range(length), places[name]) if name in places else x
             for name, x in outputs.items()
         }
 

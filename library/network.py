@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from braid.core.cover import Cover
 from braid.core.errors import OtherExtents, PreconditionFailed
 from braid.core.inputs import ShapeClass, check_inputs
 from braid.core.tensor import TensorType
-from braid.engine.ops.dtypes import tensor_of
 from braid.engine.ops.whole import run_named
+from braid.engine.runtime.arrays import Arrays
 from braid.library.compiled import Compiled, NetworkSchedule
 from braid.library.device_thread import DEVICE_THREADS, Executable
 from braid.library.lengths import Lengths
@@ -154,17 +152,13 @@ class Network:
         if self._lengths is not None and length is not None:
             results = self._lengths.cut(results, length)
         if len(self.outputs) == 1:
-            only = results[self.outputs[0]]
-            return only.numpy() if inputs.are_numpy else only
-        return {
-            name: results[name].numpy() if inputs.are_numpy else results[name]
-            for name in self.outputs
-        }
+            return inputs.like_given(results[self.outputs[0]])
+        return {name: inputs.like_given(results[name]) for name in self.outputs}
 
-    def _results(self, route: _Route, inputs: GivenInputs) -> dict[str, Tensor]:
+    def _results(self, route: _Route, inputs: GivenInputs) -> Arrays:
         if route.is_whole:
-            return self._run(route.batches[0], inputs.tensors)
-        return self._run_in_parts(route.batches, inputs.tensors)
+            return self._run(route.batches[0], inputs.arrays)
+        return self._run_in_parts(route.batches, inputs.arrays)
 
     def _strings_run(self, inputs: GivenInputs) -> Any:
         """Run a model that takes or gives strings on all rows at once, as a server does."""
@@ -173,57 +167,48 @@ class Network:
         models, digest = self._device.models, self._compiled.imported.digest
 
         def run() -> dict[str, Any]:
-            feeds = {
-                name: given.numpy() if isinstance(given, Tensor) else given
-                for name, given in inputs.tensors.items()
-            }
             loose = models.loose(digest)
             assert loose is not None, "a model with strings is one operator"
-            results = run_named(*loose, feeds)
+            results = run_named(*loose, inputs.arrays)
             return {name: np.asarray(result) for name, (result, _) in results.items()}
 
         arrays = self._device.call(run)
-        found = {
-            name: array if inputs.are_numpy or array.dtype == object else tensor_of(array)
-            for name, array in arrays.items()
-        }
+        found = {name: inputs.like_given(array) for name, array in arrays.items()}
         return found[self.outputs[0]] if len(self.outputs) == 1 else found
 
-    def _run_in_parts(
-        self, batches: Sequence[_Batch], inputs: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def _run_in_parts(self, batches: Sequence[_Batch], inputs: Arrays) -> Arrays:
         """Run several batches, or one that is padded; returns their outputs, joined."""
         parts = []
         for batch in batches:
-            given = {name: tensor for name, tensor in inputs.items() if name in batch.inputs}
+            given = {name: array for name, array in inputs.items() if name in batch.inputs}
             if self.batched:
-                for name, tensor in given.items():
-                    given[name] = padded(tensor, batch.first, batch.rows, batch.size)
+                for name, array in given.items():
+                    given[name] = padded(array, batch.first, batch.rows, batch.size)
             parts.append(self._run(batch, given))
         return {
             name: joined([part[name] for part in parts], self._axes.get(name))
             for name in self.outputs
         }
 
-    def _run(self, batch: _Batch, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Run one batch on its rows; returns new tensors, without those of padding."""
+    def _run(self, batch: _Batch, given: Arrays) -> Arrays:
+        """Run one batch on its rows; returns new arrays, without those of padding."""
         backend, compiled = self._device.backend, batch.compiled
-        outputs = dict[str, Tensor]()
+        outputs: Arrays = {}
         if compiled is None:
             key = batch.shape_class, batch.size
-            results: Mapping[str, Tensor] = self._device.call(
-                lambda: self.other_shapes.run(key, given)
-            )
+            results = self._device.call(lambda: self.other_shapes.run(key, given))
         else:
-            outputs = {name: torch.empty_like(spare) for name, spare in compiled.spare.items()}
+            outputs = compiled.new_outputs()
             results = self._device.call(lambda: compiled.run(backend, given, outputs))
         if results is not outputs:  # those of the device thread are not the caller's
-            outputs = {name: tensor.clone() for name, tensor in results.items()}
+            outputs = {name: array.copy() for name, array in results.items()}
         if not batch.is_full:
+            cut = dict(outputs)
             for name, axis in self._axes.items():
                 if axis is not None:
-                    extent = outputs[name].shape[axis] // batch.size
-                    outputs[name] = outputs[name].narrow(axis, 0, batch.rows * extent)
+                    rows = batch.rows * (cut[name].shape[axis] // batch.size)
+                    cut[name] = cut[name][(slice(None),) * axis + (slice(rows),)]
+            return cut
         return outputs
 
     def _check_open(self) -> None:
@@ -247,7 +232,7 @@ class Network:
             names = self._names if compiled is None else compiled.ready.program.graph.inputs
             batches.append(_Batch(first, rows, size, shape_class, compiled, frozenset(names)))
             first += rows
-        takes_all = inputs.tensors.keys() == batches[0].inputs
+        takes_all = inputs.arrays.keys() == batches[0].inputs
         is_whole = len(batches) == 1 and batches[0].is_full and takes_all
         route = _Route(batches, is_whole)
         if not self.static_inputs and len(self._routes) < MAX_ROUTES:

@@ -11,11 +11,8 @@ call that makes an executable pay prepares it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
-
-from torch import Tensor
 
 from braid.core.errors import (
     BraidError,
@@ -27,10 +24,10 @@ from braid.core.errors import (
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.shape_uses import Key, ShapeUses
-from braid.engine.passes.specialise import interpret
+from braid.engine.passes.specialise import interpreted
+from braid.engine.runtime.arrays import Arrays, are_finite
 from braid.engine.worker.any_shape import AnyShape
 from braid.engine.worker.models import seeded_inputs
-from braid.engine.worker.requests import are_finite
 from braid.library.compiled import Compiled
 from braid.library.device_thread import DeviceThread, Executable
 
@@ -97,8 +94,8 @@ class OtherShapes:
             self._device.release(executable)
         self._own.clear()
 
-    def run(self, key: Key, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Run all inputs of a class; the outputs may be overwritten by the next run.
+    def run(self, key: Key, given: Arrays) -> Arrays:
+        """Run all inputs of a class; the outputs are the device thread's.
 
         Raises InvalidRequest: the model cannot run at these shapes, or on these values.
         """
@@ -120,14 +117,12 @@ class OtherShapes:
         self._uses.dropped(key)
         self.dropped += 1
 
-    def _run_session(
-        self, key: Key, program: ProgramKey, given: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
+    def _run_session(self, key: Key, program: ProgramKey, given: Arrays) -> Arrays:
         """Run a class in the session; then prepares an executable if that would have paid."""
         assert self._session is not None, "no class has a session without it"
         began_s, instead = perf_counter(), None
-        if not are_finite(sum(tensor.nbytes for tensor in given.values()), given):
-            instead = partial(interpret, *self._device.models.static(program))
+        if not are_finite(given):
+            instead = partial(interpreted, *self._device.models.static(program))
         results = self._session.results(program, given, instead)
         seconds, use = perf_counter() - began_s, self._uses.of(key)
         self._uses.spent(use, seconds)
@@ -141,12 +136,12 @@ class OtherShapes:
                     use.is_own_faster = False
         return results
 
-    def _run_own(self, key: Key, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def _run_own(self, key: Key, given: Arrays) -> Arrays:
         own = self._own.get(key) or self._prepare(key)
         self._device.shape_memory.used(self, key)
         began_s = perf_counter()
         inputs = {name: given[name] for name in own.ready.program.graph.inputs}
-        results = own.run(self._device.backend, inputs, own.spare)
+        results = own.run(self._device.backend, inputs, own.new_outputs())
         self._tried(key, perf_counter() - began_s, is_own=True)
         return results
 

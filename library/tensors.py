@@ -1,4 +1,4 @@
-"""Arrays of callers as tensors, and outputs as the kind of array that came: numpy's or torch's."""
+"""Arrays of callers as numpy's, and outputs as the kind of array that came: numpy's or torch's."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from braid.core.errors import InvalidTensor
 from braid.core.inputs import GivenTensor
 from braid.core.tensor import BYTES
-from braid.engine.ops.dtypes import DTYPE_NAMES, tensor_of, text_array
+from braid.engine.ops.dtypes import array_of, tensor_of, text_array
+from braid.engine.runtime.arrays import Array, Arrays, dtype_of
 
-Array: TypeAlias = "np.ndarray[Any, Any] | Tensor"
-Inputs: TypeAlias = "Array | Mapping[str, Array]"
+Given: TypeAlias = "Array | Tensor"
+Inputs: TypeAlias = "Given | Mapping[str, Given]"
 
 _ARRAYS = (np.ndarray, Tensor)
 
@@ -25,19 +25,23 @@ _ARRAYS = (np.ndarray, Tensor)
 class GivenInputs:
     """Inputs of one call, by name; strings are arrays of ``str``."""
 
-    tensors: Mapping[str, Any]
+    arrays: Arrays
     are_numpy: bool  # so are the outputs, then
 
     @property
     def looks(self) -> tuple[Any, ...]:
         """All that a plan depends on, but for the content of static inputs."""
-        return tuple([(name, tensor.dtype, tensor.shape) for name, tensor in self.tensors.items()])
+        return tuple([(name, array.dtype, array.shape) for name, array in self.arrays.items()])
 
     def unchecked(self) -> Sequence[GivenTensor]:
         return [
-            GivenTensor(name, _dtype(name, tensor), tuple(tensor.shape), _content(tensor))
-            for name, tensor in self.tensors.items()
+            GivenTensor(name, _dtype(name, array), array.shape, _content(array))
+            for name, array in self.arrays.items()
         ]
+
+    def like_given(self, array: Array) -> Given:
+        """An output as the kind of array that came; strings are numpy's."""
+        return array if self.are_numpy or array.dtype == object else tensor_of(array)
 
 
 def given_inputs(given: Inputs, names: Sequence[str]) -> GivenInputs:
@@ -49,30 +53,29 @@ def given_inputs(given: Inputs, names: Sequence[str]) -> GivenInputs:
         if len(names) != 1:
             raise InvalidTensor(f"give a dict of arrays; the inputs are {', '.join(names)}")
         (name,) = names
-        return GivenInputs({name: _tensor(name, given)}, isinstance(given, np.ndarray))
-    tensors = {str(name): _tensor(name, array) for name, array in given.items()}
-    return GivenInputs(tensors, not any(isinstance(array, Tensor) for array in given.values()))
+        return GivenInputs({name: _array(name, given)}, isinstance(given, np.ndarray))
+    arrays = {str(name): _array(name, array) for name, array in given.items()}
+    return GivenInputs(arrays, not any(isinstance(array, Tensor) for array in given.values()))
 
 
-def _tensor(name: str, array: Array) -> Array:
-    if isinstance(array, np.ndarray):
-        if array.dtype.kind in "OUS":
-            return _texts(name, array)
-        if not array.flags.c_contiguous or not array.flags.writeable:
-            array = array.copy(order="C")
+def _array(name: str, given: Given) -> Array:
+    if isinstance(given, np.ndarray):
+        if given.dtype.kind in "OUS":
+            return _texts(name, given)
+        is_usable = given.flags.c_contiguous and given.flags.writeable
+        return given if is_usable else given.copy(order="C")
+    if isinstance(given, Tensor):
+        if not (given.is_cpu and not given.requires_grad and given.is_contiguous()):
+            given = given.detach().cpu().contiguous()
         try:
-            return tensor_of(array)
+            return array_of(given)
         except TypeError:
-            raise InvalidTensor(f"input {name!r}: no model takes {array.dtype} arrays") from None
-    if isinstance(array, Tensor):
-        if array.is_cpu and not array.requires_grad and array.is_contiguous():
-            return array
-        return array.detach().cpu().contiguous()
-    kind = type(array).__name__
+            raise InvalidTensor(f"input {name!r}: no model takes {given.dtype} tensors") from None
+    kind = type(given).__name__
     raise InvalidTensor(f"input {name!r} is a {kind}; give a numpy array or a torch tensor")
 
 
-def _texts(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _texts(name: str, array: Array) -> Array:
     """Strings of an array, bytes as UTF-8. Raises InvalidTensor: an element is neither."""
     texts = array.reshape(-1).tolist()
     for place, text in enumerate(texts):
@@ -87,39 +90,37 @@ def _texts(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return text_array(texts, array.shape)
 
 
-def _dtype(name: str, tensor: Array) -> str:
-    if isinstance(tensor, np.ndarray):
+def _dtype(name: str, array: Array) -> str:
+    if array.dtype == object:
         return BYTES
-    dtype = DTYPE_NAMES.get(tensor.dtype)
-    if dtype is None:
-        raise InvalidTensor(f"input {name!r}: no model takes {tensor.dtype} tensors")
-    return dtype
+    try:
+        return dtype_of(array)
+    except KeyError:
+        raise InvalidTensor(f"input {name!r}: no model takes {array.dtype} arrays") from None
 
 
-def _content(tensor: Array) -> memoryview:
-    if isinstance(tensor, np.ndarray) or not tensor.numel():  # of strings nobody looks at it
+def _content(array: Array) -> memoryview:
+    if array.dtype == object or not array.size:  # of strings nobody looks at it
         return memoryview(b"")
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
+    return array.reshape(-1).view(np.uint8).data
 
 
-def padded(tensor: Tensor, first: int, rows: int, size: int) -> Tensor:
-    """Rows ``first`` to ``first + rows`` of a tensor, and rows up to ``size`` to fill a batch.
+def padded(array: Array, first: int, rows: int, size: int) -> Array:
+    """Rows ``first`` to ``first + rows`` of an array, and rows up to ``size`` to fill a batch.
 
     They are zeros, of integers the last row once more, if there is one: zero may be a divisor that
     nobody gave.
     """
-    if rows == size == tensor.shape[0]:
-        return tensor
-    part = tensor.narrow(0, first, rows)
+    part = array[first : first + rows]
     if rows == size:
         return part
-    filled = torch.zeros((size, *tensor.shape[1:]), dtype=tensor.dtype)
+    filled = np.zeros((size, *array.shape[1:]), array.dtype)
     filled[:rows] = part
-    if rows and not (tensor.is_floating_point() or tensor.dtype == torch.bool):
+    if rows and array.dtype.kind in "iu":
         filled[rows:] = part[-1]
     return filled
 
 
-def joined(parts: Sequence[Tensor], axis: int | None) -> Tensor:
+def joined(parts: Sequence[Array], axis: int | None) -> Array:
     """One output of several batches, along its batch axis; None: it is the same in each."""
-    return parts[0] if axis is None or len(parts) == 1 else torch.cat(list(parts), axis)
+    return parts[0] if axis is None or len(parts) == 1 else np.concatenate(list(parts), axis)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from benchmarks.cuda.clock import delay_us, hold_up
@@ -23,6 +23,7 @@ from braid.engine.device import Backend
 from braid.engine.importer.host.report import read_report
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.program.program import Program
+from braid.engine.runtime.arrays import Arrays
 from braid.engine.worker.models import ModelTable
 
 
@@ -31,7 +32,7 @@ class OurPlan:
     """A plan that is ready, and what it reads."""
 
     ready: OnGpu
-    inputs: Mapping[str, Tensor]
+    inputs: Arrays
     delay_us: float = 0.0
     hold_up: Callable[[float], None] = hold_up
 
@@ -86,24 +87,25 @@ def prepared_plans(
 ) -> tuple[dict[str, OurPlan], dict[str, object]]:
     """Every plan, ready, by name; and what was seen on the way."""
     prepared = {}
-    inputs = _as_requests_bring_them(backend, inputs)
+    arrays = _as_requests_bring_them(backend, inputs)
     for name, path in plans.items():
         ready = backend.prepare(program, plan_from_json(json.loads(path.read_text())))
         assert isinstance(ready, OnGpu)
-        prepared[name] = OurPlan(ready, inputs)
+        prepared[name] = OurPlan(ready, arrays)
         prepared[name].warm_up()
     return prepared, {name: _notes(plan.ready) for name, plan in prepared.items()}
 
 
-def _as_requests_bring_them(backend: Backend, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _as_requests_bring_them(backend: Backend, inputs: Mapping[str, Tensor]) -> Arrays:
     """Copies in page-locked memory."""
     assert isinstance(backend, CudaBackend)
     arena = mmap.mmap(-1, sum(_pages(tensor) for tensor in inputs.values()))
-    backend.lock_pages(torch.frombuffer(arena, dtype=torch.uint8))
+    backend.lock_pages(np.frombuffer(arena, np.uint8))
     lying, offset = {}, 0
     for name, tensor in inputs.items():
-        place = torch.frombuffer(arena, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
-        lying[name] = place.view(tensor.shape).copy_(tensor)
+        given = tensor.numpy()
+        lying[name] = np.ndarray(given.shape, given.dtype, arena, offset)
+        lying[name][...] = given
         offset += _pages(tensor)
     return lying
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from braid.core.tensor import TensorType
+
 THREADS = 2
 Extents = Mapping[str, int]
 Feeds = dict[str, np.ndarray[Any, Any]]
@@ -88,7 +90,7 @@ def present(model: Path, folder: Path, shapes: Sequence[Extents]) -> list[Run]:
     from braid.engine.cpu.backend import CpuBackend
     from braid.engine.cpu.executor import CpuExecutor
     from braid.engine.importer.host.report import read_report
-    from braid.engine.ops.dtypes import spec_of
+    from braid.engine.runtime.arrays import dtype_of
     from braid.engine.runtime.memory import keep_freed_memory
     from braid.engine.runtime.threads import usable_cpus
     from braid.engine.worker.models import ModelTable
@@ -100,11 +102,12 @@ def present(model: Path, folder: Path, shapes: Sequence[Extents]) -> list[Run]:
     table.load(digest, folder)
     runs: list[Run] = []
     for extents in shapes:
-        inputs = {name: torch.from_numpy(array) for name, array in feeds_of(model, extents).items()}
-        key = ProgramKey(digest, tuple((name, spec_of(one)) for name, one in inputs.items()))
+        inputs = feeds_of(model, extents)
+        specs = [(name, TensorType(dtype_of(one), one.shape)) for name, one in inputs.items()]
+        key = ProgramKey(digest, tuple(specs))
         plan = sequential_plan(len(table.program(key).units))
         ready = table.executable_of(PlanToRun(key, plan), None).prepared
-        outputs = {name: torch.empty_like(one) for name, one in ready.run(inputs).items()}
+        outputs = {name: np.empty_like(one) for name, one in ready.run(inputs).items()}
         runs.append(partial(_begin, ready, inputs, outputs))
     return runs
 

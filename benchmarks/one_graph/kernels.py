@@ -31,7 +31,6 @@ from braid.engine.onednn.library import (
     SRC,
     SRC_1,
     WEIGHTS,
-    Array,
     Computation,
     ComputationCall,
     NativeCall,
@@ -39,9 +38,9 @@ from braid.engine.onednn.library import (
     PostOp,
     Primitive,
     Unsupported,
-    aligned,
     find_onednn,
 )
+from braid.engine.runtime.arrays import Array, aligned
 
 _KEYS, _VALUES = 2, 3
 _LEAST_ROWS, _UNEVEN = 12, 1.1  # as in engine/cpu/kernels/native_units.py

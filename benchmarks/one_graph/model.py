@@ -19,7 +19,7 @@ import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference, version_converter
 
 from benchmarks.one_graph.rules import OPSET
-from braid.engine.onednn.library import Array
+from braid.engine.runtime.arrays import Array
 
 SMALL_BYTES = 1024  # initialisers that stay in the graph: those may decide shapes
 PAGE = 4096

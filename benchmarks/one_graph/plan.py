@@ -21,7 +21,8 @@ from benchmarks.one_graph.kernels import Call, Context, Moving, Record, library,
 from benchmarks.one_graph.model import ORT, Stored, Type, specialised, types_of
 from benchmarks.one_graph.rules import fused
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import ALIGNMENT, DST, SRC, Array, Primitive, aligned
+from braid.engine.onednn.library import DST, SRC, Primitive
+from braid.engine.runtime.arrays import ALIGNMENT, Array, aligned
 
 _EXECUTE = 0
 

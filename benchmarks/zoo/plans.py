@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import braid
 from benchmarks.zoo.contender import Contestant, Load, turns_of
@@ -23,7 +22,7 @@ from braid.core.schedule import SEQUENTIAL, Schedule
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import read_report
-from braid.engine.ops.dtypes import array_of, spec_of, tensor_of
+from braid.engine.ops.dtypes import spec_of, tensor_of
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.engine.runtime.threads import usable_cpus
 from braid.engine.worker.models import ModelTable
@@ -119,21 +118,21 @@ def _compiled(load: Load, stack: ExitStack) -> braid.Network:
 
 def _in_device_thread(net: braid.Network, executable: Any, feeds: Arrays) -> Contestant:
     """Run the bare executable in a loop of its thread; a call where the content decides a plan."""
-    given = {name: tensor_of(array) for name, array in feeds.items() if name in net.inputs}
+    given = {name: array for name, array in feeds.items() if name in net.inputs}
     if executable is None or net.static_inputs:
         outputs = net(given)
         outputs = outputs if isinstance(outputs, Mapping) else {net.outputs[0]: outputs}
-        return Contestant(_arrays(outputs), turns_of(lambda: net(given)))
+        return Contestant({**outputs}, turns_of(lambda: net(given)))
     device = net._device
     given = {name: given[name] for name in executable.ready.program.graph.inputs}
-    spare = {name: torch.empty_like(tensor) for name, tensor in executable.spare.items()}
+    spare = executable.new_outputs()
 
     def run() -> Any:
         return executable.run(device.backend, given, spare)
 
-    outputs = device.call(lambda: {name: value.clone() for name, value in run().items()})
+    outputs = device.call(lambda: {name: value.copy() for name, value in run().items()})
     turn = turns_of(run)
-    return Contestant(_arrays(outputs), lambda count: device.call(lambda: turn(count)))
+    return Contestant(outputs, lambda count: device.call(lambda: turn(count)))
 
 
 def plain(load: Load, feeds: Arrays, stack: ExitStack) -> Contestant:
@@ -146,21 +145,17 @@ def plain(load: Load, feeds: Arrays, stack: ExitStack) -> Contestant:
     table.load(report.sha256, artefact)
     stack.callback(table.unload, report.sha256)
     names = table.model(report.sha256).template.inputs
-    given = {name: tensor_of(feeds[name]) for name in names}
-    specs = tuple((name, spec_of(tensor)) for name, tensor in given.items())
+    given = {name: feeds[name] for name in names}
+    specs = tuple((name, spec_of(tensor_of(array))) for name, array in given.items())
     ready = table.ready(table.program(ProgramKey(report.sha256, specs)), None)
     stack.callback(ready.release)
     with torch.inference_mode():
-        outputs = {name: value.clone() for name, value in ready.run(given).items()}
+        outputs = {name: value.copy() for name, value in ready.run(given).items()}
     turn = torch.inference_mode()(turns_of(lambda: ready.run(given)))
-    return Contestant(_arrays(outputs), turn)
+    return Contestant(outputs, turn)
 
 
 @cache
 def _backend(threads: int) -> CpuBackend:
     """The only one of this process, as its lanes are."""
     return CpuBackend(CpuExecutor(threads, usable_cpus()[:threads]))
-
-
-def _arrays(outputs: Mapping[str, Tensor]) -> Arrays:
-    return {name: array_of(value) for name, value in outputs.items()}

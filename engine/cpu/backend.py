@@ -35,13 +35,13 @@ from braid.engine.device import (
     FinishedRun,
     MakeInputs,
     Prepared,
-    Tensors,
 )
-from braid.engine.passes.specialise import interpret
+from braid.engine.passes.specialise import interpreted
 from braid.engine.program.engines import Engine, EnginePlace, Whole
-from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.kernel import PackedWeights, Values
 from braid.engine.program.program import NO_PARTS, OpenedParts, Program
 from braid.engine.program.work import estimated_profile
+from braid.engine.runtime.arrays import Arrays
 from braid.engine.runtime.memory import is_out_of_memory
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.threads import PinnedTeam
@@ -62,10 +62,10 @@ class LaidOut:
     def activation_bytes(self) -> int | None:
         return self.plan.arena_bytes or None
 
-    def run(self, inputs: Tensors, pause: YieldToRequests | None = None) -> Tensors:
+    def run(self, inputs: Arrays, pause: YieldToRequests | None = None) -> Arrays:
         return self.executor.run(self.program, self.plan, inputs, pause)
 
-    def begin(self, inputs: Tensors, outputs: Tensors | None = None) -> FinishedRun:
+    def begin(self, inputs: Arrays, outputs: Arrays | None = None) -> FinishedRun:
         """Run the whole graph: the calling thread is one of those that compute."""
         results = self.executor.run(self.program, self.plan, inputs, outputs=outputs)
         return FinishedRun(results)
@@ -122,7 +122,7 @@ class CpuBackend:
     def bind(
         self,
         graph: OpGraph,
-        constants: Tensors,
+        constants: Values,
         packed: PackedWeights,
         pause: YieldToRequests,
         precision: str = FP32,
@@ -151,17 +151,18 @@ class CpuBackend:
             self._places[count] = divided(self._executor, count, backend_of)
         return self._places[count]
 
-    def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
+    def interpret(self, program: Program, inputs: Arrays, pause: YieldToRequests) -> Arrays:
         """Run registry kernels one after the other, with low priority unless ``pause`` is none."""
+        run = partial(interpreted, program.graph, program.tensors(), inputs)
         if pause is no_pause:
-            return interpret(program.graph, program.constants(), inputs)
+            return run()
 
-        def aside() -> Tensors:
+        def aside() -> Arrays:
             thread_gives_way()
             if self._executor.cpus:  # not on the one core of the device's thread
                 os.sched_setaffinity(0, self._executor.cpus)
             set_threads(self.threads)
-            return interpret(program.graph, program.constants(), inputs)
+            return run()
 
         return in_thread(aside, pause)
 
@@ -192,15 +193,15 @@ class CpuBackend:
     def forget(self) -> None:
         self._timer.forget()
 
-    def contender(self, prepared: Prepared, outputs: Tensors | None) -> TimedContender:
+    def contender(self, prepared: Prepared, outputs: Arrays | None) -> TimedContender:
         """A contender that runs as a request's batch does: on this thread, into the same memory."""
         return TimedContender(
             timed(lambda inputs, _: prepared.begin(inputs, outputs).finish()),
             activation_bytes=lambda: prepared.activation_bytes,
         )
 
-    def whole_contender(self, whole: Whole, outputs: Tensors | None) -> TimedContender:
-        def run(inputs: Tensors, _: YieldToRequests) -> Tensors:
+    def whole_contender(self, whole: Whole, outputs: Arrays | None) -> TimedContender:
+        def run(inputs: Arrays, _: YieldToRequests) -> Arrays:
             if outputs is None:
                 return whole.run(inputs)
             whole.run_into(inputs, outputs)

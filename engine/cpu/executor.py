@@ -17,10 +17,12 @@ from functools import partial
 from itertools import accumulate
 from time import perf_counter_ns
 
-from braid.engine.cpu.border import Slots, arrays_of, copy_into, run_kernel, set_threads, slots_of
+import numpy as np
+
+from braid.engine.cpu.border import laid, set_threads
 from braid.engine.cpu.compile import compile_layout
 from braid.engine.cpu.lane_plan import LanePlan, bind_if_repeated
-from braid.engine.cpu.lanes import Segment, Step, lay_out_stage
+from braid.engine.cpu.lanes import Segment, Slots, Step, lay_out_stage
 from braid.engine.cpu.memory import ActivationMemory
 from braid.engine.cpu.segments import (
     Compiled,
@@ -30,10 +32,10 @@ from braid.engine.cpu.segments import (
     find_runner,
     run_native,
 )
-from braid.engine.device import Tensors
-from braid.engine.onednn.library import Array
-from braid.engine.ops.dtypes import tensor_of
-from braid.engine.program.program import Environment, Program
+from braid.engine.ops.dtypes import copy_into
+from braid.engine.program.kernel import Kernel
+from braid.engine.program.program import Program
+from braid.engine.runtime.arrays import Array, Arrays, address_of, holds_floats
 from braid.engine.runtime.stopping import check_stopped, stop_signal
 from braid.engine.runtime.threads import PinnedTeam, make_pinned_team, usable_cpus
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
@@ -75,22 +77,22 @@ class CpuExecutor:
         self,
         program: Program,
         plan: LanePlan,
-        inputs: Tensors,
+        inputs: Arrays,
         pause: YieldToRequests | None = None,
-        outputs: Tensors | None = None,
-    ) -> Tensors:
+        outputs: Arrays | None = None,
+    ) -> Arrays:
         """Run the whole graph; other runs may take place in ``pause``, if there is one.
 
         ``outputs`` are row-major and share no memory with each other or the inputs. Without them
-        the outputs are new tensors, which may share memory with the inputs.
+        the outputs are new arrays, which may share memory with the inputs.
         """
         runner = find_runner()
         if plan.bound is not None and plan.bound.is_of(inputs, outputs) and pause is None:
             check_stopped()
             self._set_intra_op(self.threads)
             return plan.bound.run(_until_stopped())
-        plan.bound, given = None, arrays_of(outputs or {})
-        env = plan.slots(program, arrays_of(inputs), given)
+        plan.bound = None
+        env = program.environment(inputs, outputs)
         if runner is None:
             for segment in plan.segments:
                 self.run_segment(segment, env)
@@ -104,24 +106,35 @@ class CpuExecutor:
             arena = self._run_compiled(plan.compiled, env, runner, pause)
         results = program.results(env)
         if outputs is None:
-            return {name: tensor_of(_outside(arena, array)) for name, array in results.items()}
+            return {name: _outside(arena, array) for name, array in results.items()}
         if pause is None and runner is not None:
-            bind_if_repeated(plan, env, runner, (inputs, outputs), given)
-        if elsewhere := {name: a for name, a in results.items() if a is not given[name]}:
+            bind_if_repeated(plan, env, runner, inputs, outputs)
+        if elsewhere := {name: a for name, a in results.items() if a is not outputs[name]}:
             copy_into(outputs, elsewhere)
         return outputs
 
-    def run_unit(self, program: Program, unit: int, env: Environment) -> None:
+    def run_unit(self, program: Program, unit: int, env: Slots) -> None:
         segment = lay_out_stage(program, [[unit]], self.threads)
-        slots = _operands(segment, env)
+        slots = env.copy()
         self.run_segment(segment, slots)
         for slot in program.units[unit].outputs:
-            array = slots[slot]
-            env[slot] = None if array is None else tensor_of(array)
+            env[slot] = slots[slot]
 
-    def stage(self, program: Program, segment: Segment, env: Environment) -> StageRun:
+    def made_up(self, value: Array) -> Callable[[], Array] | None:
+        if not holds_floats(value):
+            return None
+        shape, strides, dtype = value.shape, value.strides, value.dtype
+        size = dtype.itemsize + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+
+        def make() -> Array:
+            elements = np.random.default_rng(0).uniform(-1, 1, size // dtype.itemsize)
+            return np.ndarray(shape, dtype, elements.astype(dtype), 0, strides)
+
+        return make if value.size else None
+
+    def stage(self, program: Program, segment: Segment, env: Slots) -> StageRun:
         """Times of native segments exclude the call from Python: a plan has none between stages."""
-        runner, slots = find_runner(), _operands(segment, env)
+        runner, slots = find_runner(), env.copy()
         compiled = None
         if runner is not None:
             compiled = compile_layout([segment], frozenset(), program.kinds())
@@ -263,10 +276,13 @@ def _run_steps(steps: Sequence[Step], env: Slots, events: Mapping[int, threading
             events[waited].set()
 
 
-def _operands(segment: Segment, env: Environment) -> Slots:
-    """Slots of a stage, with the values that its units read."""
-    read = {slot for lane in segment.lanes for step in lane for slot in step.unit.inputs}
-    return slots_of([tensor if slot in read else None for slot, tensor in enumerate(env)])
+def run_kernel(kernel: Kernel, threads: int, operands: Slots) -> Sequence[Array]:
+    if kernel.run is None:
+        recipe, launch = kernel.launch_on(threads)
+        given = [laid(operands[position], images=images) for position, images in recipe.operands]
+        return launch([*map(address_of, given)])
+    result = kernel.run(*operands)
+    return result if isinstance(result, tuple) else (result,)
 
 
 def _outside(arena: ActivationMemory, array: Array) -> Array:

@@ -14,14 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import is_
 
-from braid.engine.cpu.border import Arrays, Slots, slots_of
-from braid.engine.cpu.lanes import Segment
+from braid.engine.cpu.lanes import Segment, Slots
 from braid.engine.cpu.memory import ActivationMemory
 from braid.engine.cpu.segments import Compiled, NativeSegment, Runner, Slices
-from braid.engine.device import Tensors
-from braid.engine.onednn.library import Array, address_of
 from braid.engine.onednn.recipe import lies_as
-from braid.engine.program.program import Program
+from braid.engine.runtime.arrays import Array, Arrays, address_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +27,17 @@ class BoundRun:
 
     runner: Runner
     native: NativeSegment
-    inputs: Tensors
-    outputs: Tensors
+    inputs: Arrays
+    outputs: Arrays
     arena: ActivationMemory
     generation: int  # of the arena
     copies: Sequence[Callable[[], object]]  # of inputs, to where they lie in channels_last
 
-    def is_of(self, inputs: Tensors, outputs: Tensors | None) -> bool:
+    def is_of(self, inputs: Arrays, outputs: Arrays | None) -> bool:
         is_same = inputs is self.inputs and outputs is self.outputs
         return is_same and self.generation == self.arena.generation
 
-    def run(self, slices: Slices | None) -> Tensors:
+    def run(self, slices: Slices | None) -> Arrays:
         for copy in self.copies:
             copy()
         self.native.runs += 1
@@ -56,27 +53,21 @@ class LanePlan:
     compiled: Compiled | None = None
     latest: tuple[object, object] | None = None  # inputs of its latest run, and its outputs
     bound: BoundRun | None = None  # to the memory of that run
-    template: Slots | None = None  # with the program's constants, from its first run on
 
     @property
     def arena_bytes(self) -> int:
         return 0 if self.compiled is None else self.compiled.memory.peak_bytes
 
-    def slots(self, program: Program, inputs: Arrays, outputs: Arrays) -> Slots:
-        """Slots of a run, with constants, inputs and memory of the caller in place."""
-        if self.template is None:
-            self.template = slots_of(program.template)
-        return program.filled(self.template.copy(), inputs, outputs)
-
 
 def bind_if_repeated(
-    plan: LanePlan, env: Slots, runner: Runner, memory: tuple[Tensors, Tensors], outputs: Arrays
+    plan: LanePlan, env: Slots, runner: Runner, inputs: Arrays, outputs: Arrays
 ) -> None:
-    """Bind a plan whose latest two runs were on the same ``memory``, if Python has no part in them.
+    """Bind a plan whose latest two runs were on the same memory, if Python has no part in them.
 
     Any other run of the plan unbinds it, since addresses lie in its memory objects.
     """
-    is_repeated = plan.latest is not None and all(map(is_, plan.latest, memory))
+    memory, latest = (inputs, outputs), plan.latest
+    is_repeated = latest is not None and all(map(is_, latest, memory))
     plan.latest = memory
     if not is_repeated or plan.compiled is None or len(plan.compiled.parts) != 1:
         return  # a model without operators has no part

@@ -21,6 +21,9 @@ from braid.core.plan import Launch, StreamPlan
 from braid.core.schedule import Strategy
 from braid.engine.cpu.lane_groups import Groups, divide, group_sizes, pack
 from braid.engine.program.program import NO_PARTS, BoundUnit, OpenedParts, Program, last_readers
+from braid.engine.runtime.arrays import Array
+
+Slots = list[Array | None]  # what ``program.Environment`` is on a CPU
 
 
 @dataclass(frozen=True, slots=True)

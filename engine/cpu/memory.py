@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from braid.engine.onednn.library import ALIGNMENT, Array, address_of, aligned
 from braid.engine.onednn.recipe import Buffer
+from braid.engine.runtime.arrays import ALIGNMENT, Array, address_of, aligned
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 

@@ -16,19 +16,13 @@ from functools import cache
 
 import numpy as np
 
-from braid.engine.cpu.border import Slots, laid
-from braid.engine.cpu.lanes import Segment, Step
+from braid.engine.cpu.border import laid
+from braid.engine.cpu.lanes import Segment, Slots, Step
 from braid.engine.cpu.memory import ActivationMemory, MemoryPlan
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import (
-    REFUSED,
-    Array,
-    ComputationCall,
-    OneDnn,
-    address_of,
-    find_onednn,
-)
+from braid.engine.onednn.library import REFUSED, ComputationCall, OneDnn, find_onednn
 from braid.engine.onednn.recipe import Buffer, lies_as
+from braid.engine.runtime.arrays import Array, address_of
 
 EXECUTE, WAIT, SIGNAL = 0, 1, 2  # words of the code, as in lanes.c
 _CUT = -2

@@ -16,24 +16,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
 from time import monotonic
 
 import numpy as np
 
 from braid.core.measurement import StageLatency, StageOverheads
+from braid.engine.cpu.border import touch
 from braid.engine.cpu.executor import CpuExecutor, StageRun
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_groups import Groups
 from braid.engine.cpu.lanes import lay_out_stage
 from braid.engine.device import AskedStage, MakeInputs
-from braid.engine.ops.dtypes import tensor_of
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests
 from braid.engine.timing.overheads import CHAIN, tiny_graph
 from braid.engine.timing.recorded_inputs import Activations
-from braid.engine.timing.samples import Sweep, TimerOptions, reduce_samples, uninterrupted
+from braid.engine.timing.samples import TimerOptions, reduce_samples, uninterrupted
 
 LONG_US = 10_000.0  # a stage that takes longer is warm after one run
 SCALING = 0.9  # least part of all threads' time on a long unit that the unit takes on one thread
@@ -54,7 +55,8 @@ class CpuStageTimer:
         self._executor = executor
         self._activation_bytes = activation_bytes
         self._options = options
-        self._sweep = Sweep(executor.threads)
+        # More than the caches of each core hold, of what no stage reads.
+        self._swept = np.zeros(_near_cache_bytes() * executor.threads // 2, np.float32)
         self._activations: Activations | None = None
         self._long_us: dict[int, float] = {}  # units of that program that take long
 
@@ -119,11 +121,20 @@ class CpuStageTimer:
 
     def _sample(self, run: StageRun, pause: YieldToRequests) -> float:
         def sample() -> NetTime:
-            self._sweep.run()
+            touch(self._swept)
             clock = NetClock(pause)
             return clock.net_time(*run(clock))
 
         return uninterrupted(sample)
+
+
+def _near_cache_bytes() -> int:
+    """Size of one core's level 2 cache."""
+    try:
+        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()
+        return int(text.rstrip("KM")) << {"K": 10, "M": 20}[text[-1]]
+    except (OSError, ValueError, KeyError, IndexError):
+        return 2 << 20
 
 
 _SAMPLES = 9
@@ -154,7 +165,7 @@ def _stage(executor: CpuExecutor, groups: Sequence[int]) -> Callable[[], tuple[i
     graph, members = tiny_graph(groups)
     program = bind_on_cpu(graph, {}, PackedWeights(), executor.threads)
     segment = lay_out_stage(program, members, executor.threads)
-    x = tensor_of(np.zeros(16, np.float32))
+    x = np.zeros(16, np.float32)
     run = executor.stage(program, segment, program.environment({"x": x}))
     return partial(run, None)
 

@@ -15,8 +15,7 @@ import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.core.device_state import UNKNOWN, DeviceState
 from braid.core.errors import BraidError, PreconditionFailed
@@ -32,15 +31,17 @@ from braid.engine.cuda.executor import CudaExecutor, StagedRun
 from braid.engine.cuda.graphs.prepare import PreparedPlan
 from braid.engine.cuda.identity import GpuIdentity
 from braid.engine.cuda.kernels.candidates import offered_precisions
-from braid.engine.device import AskedStage, DevicePart, MakeInputs, Prepared, StageTimer, Tensors
+from braid.engine.device import AskedStage, DevicePart, MakeInputs, Prepared, StageTimer
+from braid.engine.ops.dtypes import arrays_of, copy_into, tensor_of, tensors_of
 from braid.engine.ops.whole import KIND as ON_HOST
-from braid.engine.passes.specialise import interpret
+from braid.engine.passes.specialise import interpret, interpreted
 from braid.engine.program.engines import Engine, EnginePlace, Whole
 from braid.engine.program.input_ranges import InputRange, check_inputs, input_ranges
-from braid.engine.program.kernel import KernelSource, PackedWeights
+from braid.engine.program.kernel import KernelSource, PackedWeights, Values
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxRuntime
 from braid.engine.program.program import NO_PARTS, Binding, OpenedParts, Program, bind
 from braid.engine.program.work import estimated_flop, estimated_profile
+from braid.engine.runtime.arrays import Array, Arrays
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import TimedContender, timed, timed_aside
 from braid.engine.timing.overheads import CHAIN, tiny_graph
@@ -60,6 +61,21 @@ log = logging.getLogger("braid.worker")
 
 
 @dataclass(frozen=True, slots=True)
+class RunOnGpu:
+    """A run that was started, whose outputs arrive in page-locked memory."""
+
+    staged: StagedRun
+    outputs: Arrays | None  # where they are copied from there
+
+    def is_done(self) -> bool:
+        return self.staged.is_done()
+
+    def finish(self) -> Arrays:
+        results = arrays_of(self.staged.finish())
+        return results if self.outputs is None else copy_into(self.outputs, results)
+
+
+@dataclass(frozen=True, slots=True)
 class OnGpu:
     """A plan that is captured, or ready for eager streams."""
 
@@ -72,15 +88,15 @@ class OnGpu:
         """Most bytes that tensors held at once during the capture; None if not captured."""
         return self.plan.peak_bytes or None
 
-    def run(self, inputs: Tensors, _: YieldToRequests | None = None) -> Tensors:
+    def run(self, inputs: Arrays, _: YieldToRequests | None = None) -> Arrays:
         return self.begin(inputs).finish()
 
-    def begin(self, inputs: Tensors, outputs: Tensors | None = None) -> StagedRun:
-        """Put a run on the GPU; outputs arrive in page-locked memory, never in ``outputs``."""
+    def begin(self, inputs: Arrays, outputs: Arrays | None = None) -> RunOnGpu:
+        """Put a run on the GPU, where arrays are tensors."""
         check_inputs(self.ranges, inputs)
-        return self.executor.start(self.plan, inputs)
+        return RunOnGpu(self.executor.start(self.plan, tensors_of(inputs)), outputs)
 
-    def device_us(self, _: Tensors) -> float:
+    def device_us(self, _: Arrays) -> float:
         return self.executor.device_us(self.plan)
 
     def release(self) -> None:
@@ -106,10 +122,10 @@ class CudaBackend:
         self._host_threads = host_threads
         self._executor = CudaExecutor(driver)
 
-    def lock_pages(self, memory: Tensor) -> None:
+    def lock_pages(self, memory: Array) -> None:
         """Copy inputs that lie in ``memory`` from where they are, if the system lets us."""
         try:
-            self._executor.lock_pages(memory)
+            self._executor.lock_pages(tensor_of(memory))
         except RuntimeError as error:
             log.warning("inputs are copied once more on the host: %s", first_line(error))
 
@@ -142,7 +158,7 @@ class CudaBackend:
     def bind(
         self,
         graph: OpGraph,
-        constants: Tensors,
+        constants: Values,
         packed: PackedWeights,
         pause: YieldToRequests,
         precision: str = FP32,
@@ -173,19 +189,18 @@ class CudaBackend:
         """None: a GPU overlaps the work of one plan, and its runs follow on each other."""
         return ()
 
-    def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
+    def interpret(self, program: Program, inputs: Arrays, pause: YieldToRequests) -> Arrays:
         """Run registry kernels on the device, one after the other, in full FP32."""
         graph, constants = program.graph, program.constants()
         if any(unit.kind == ON_HOST for unit in graph.operators):
             on_host = {name: tensor.cpu() for name, tensor in constants.items()}
-            return interpret(graph, on_host, inputs, pause)
+            return interpreted(graph, on_host, inputs, pause)
         check_inputs(input_ranges(graph), inputs)
         device = self._driver.device
 
-        def run() -> Tensors:
-            placed = {name: tensor.to(device) for name, tensor in inputs.items()}
-            results = interpret(graph, constants, placed, pause, device)
-            return {name: tensor.cpu() for name, tensor in results.items()}
+        def run() -> Arrays:
+            placed = {name: tensor_of(array).to(device) for name, array in inputs.items()}
+            return arrays_of(interpret(graph, constants, placed, pause, device))
 
         return self._executor.with_room(f"interpreting {graph.name!r}", run)
 
@@ -213,7 +228,7 @@ class CudaBackend:
     def _tiny_us(self, groups: list[int]) -> Generator[None, None, float]:
         graph, members = tiny_graph(groups)
         program = self.bind(graph, {}, PackedWeights(), no_pause)
-        inputs = {"x": torch.zeros(16)}
+        inputs = {"x": np.zeros(16, np.float32)}
         timing = yield from self.measure(program, lambda: inputs, AskedStage(members), no_pause)
         return timing.latency_us
 
@@ -239,14 +254,14 @@ class CudaBackend:
     def forget(self) -> None:
         self._timer.forget()
 
-    def contender(self, prepared: Prepared, outputs: Tensors | None) -> TimedContender:
+    def contender(self, prepared: Prepared, outputs: Arrays | None) -> TimedContender:
         """A contender timed on the device, without the copies, which are the same for all plans."""
         assert isinstance(prepared, OnGpu)
         return TimedContender(
             timed(prepared.run), prepared.device_us, lambda: prepared.activation_bytes
         )
 
-    def whole_contender(self, whole: Whole, outputs: Tensors | None) -> TimedContender:
+    def whole_contender(self, whole: Whole, outputs: Arrays | None) -> TimedContender:
         """A contender that leaves this thread, which serves, to requests."""
         return TimedContender(timed_aside(whole.run))
 

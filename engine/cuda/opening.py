@@ -15,6 +15,7 @@ from braid.engine.timing.samples import TimerOptions
 
 def open_backend(activation_bytes: int, timer: TimerOptions, host_threads: int) -> CudaBackend:
     """Take the GPU for the calling thread; ``StartupError`` says in a line why there is none."""
+    torch.set_num_threads(host_threads)
     require_gpu()
     driver = TorchDriver()
     return CudaBackend(

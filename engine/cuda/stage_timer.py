@@ -30,6 +30,7 @@ from braid.engine.cuda.graphs.copies import Copies, OneByOne, ReadyStage, make_c
 from braid.engine.cuda.graphs.prepare import capturing
 from braid.engine.cuda.graphs.staging import resident
 from braid.engine.device import AskedStage, MakeInputs
+from braid.engine.ops.dtypes import tensors_of
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.recorded_inputs import Activations
@@ -108,7 +109,7 @@ class CudaStageTimer:
     def _values(self, program: Program, inputs: MakeInputs, pause: YieldToRequests) -> Activations:
         if self._activations is None or not self._activations.serve(program):
             self._activations = None  # free before the next ones are made
-            given = resident(self._driver, program.graph, inputs())
+            given = resident(self._driver, program.graph, tensors_of(inputs()))
             runner = OneByOne(self._driver)
             self._activations = Activations(program, given, runner, self._budget_bytes, pause)
             self._driver.synchronise()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,14 +24,10 @@ from importlib.metadata import distribution
 from types import MappingProxyType
 from typing import Any
 
-import ml_dtypes  # noqa: F401  # numpy knows bfloat16 by it
 import numpy as np
-from numpy.typing import NDArray
 
-from braid.core.tensor import ARRAY_NAMES, BYTES
 from braid.engine.onednn.functions import PACKAGE, Functions, find_functions
-
-Array = NDArray[Any]
+from braid.engine.runtime.arrays import Array, address_of, aligned, dtype_of, strides_of
 
 # Argument indices and enumerators of dnnl_types.h; stable within major version 3.
 SRC, SRC_1, DST, WEIGHTS, BIAS, MANY, POST_OP = 1, 2, 17, 33, 41, 1024, 32768
@@ -52,16 +47,6 @@ NEAREST, LINEAR = 0x2FFF0, 0x2FFF1
 DTYPES = frozenset({"BF16", "FP32"})  # of data; primitives sum in fp32 always
 
 _TYPES = {"FP16": 1, "BF16": 2, "FP32": 3, "INT32": 4, "INT8": 5, "UINT8": 6}
-
-ARRAY_TYPES: Mapping[str, np.dtype[Any]] = {
-    **{name: np.dtype(in_numpy) for name, in_numpy in ARRAY_NAMES.items()},
-    BYTES: np.dtype(np.complex64),
-}
-"""Types of arrays by name: numpy has no BF16, ml_dtypes has; strings are 8 bytes that name one."""
-
-_NAMES = {dtype: name for name, dtype in ARRAY_TYPES.items()}
-
-ALIGNMENT = 64  # bytes of a cache line
 
 ADD = "add"
 
@@ -84,16 +69,11 @@ PostOp = tuple[str, float, float]
 shape, the argument ``POST_OP * (position + 1) | SRC_1``."""
 
 _Pointer = ctypes.c_void_p
-_DATA = object.__basicsize__  # numpy's PyArrayObject is the head of an object, then this address
 _Dims = ctypes.c_int64 * 12
 
 
 class _Argument(ctypes.Structure):
     _fields_ = (("arg", ctypes.c_int), ("memory", _Pointer))
-
-
-def dtype_of(array: Array) -> str:
-    return _NAMES[array.dtype]
 
 
 class Unsupported(Exception):
@@ -102,26 +82,6 @@ class Unsupported(Exception):
 
 def dims(extents: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
     return _Dims(*extents)
-
-
-def address_of(array: Array) -> int:
-    """Where its first element is: ``array.ctypes.data``, which takes ten times as long."""
-    return _Pointer.from_address(id(array) + _DATA).value or 0
-
-
-def strides_of(shape: Sequence[int], *, images: bool = False) -> tuple[int, ...]:
-    """Distances between elements along each axis; ``images`` [n, c, h, w] lie in channels_last."""
-    if images:
-        _, c, h, w = shape
-        return h * w * c, 1, w * c, c
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-def aligned(size_bytes: int) -> Array:
-    """Bytes that begin at a cache line."""
-    memory = np.empty(size_bytes + ALIGNMENT, np.uint8)
-    start = -address_of(memory) % ALIGNMENT
-    return memory[start : start + size_bytes]
 
 
 class OneDnn:

@@ -14,14 +14,8 @@ from typing import Literal
 import numpy as np
 
 from braid.core.tensor import DTYPE_BYTES
-from braid.engine.onednn.library import (
-    ARRAY_TYPES,
-    Array,
-    Computation,
-    address_of,
-    aligned,
-    strides_of,
-)
+from braid.engine.onednn.library import Computation
+from braid.engine.runtime.arrays import ARRAY_TYPES, Array, address_of, aligned, strides_of
 
 
 @dataclass(frozen=True, slots=True)

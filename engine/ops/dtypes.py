@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Container, Mapping
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +18,8 @@ from torch import Tensor
 
 from braid.core.errors import InvalidArtefact
 from braid.core.tensor import ARRAY_NAMES, BYTES, TensorType
+from braid.engine.runtime.arrays import Array, Arrays
+from braid.engine.runtime.threads import on_one_thread
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
     **{name: getattr(torch, in_torch) for name, in_torch in ARRAY_NAMES.items()},
@@ -35,35 +36,47 @@ def torch_dtype(name: str) -> torch.dtype:
         raise InvalidArtefact(f"unknown dtype {name!r}; known: {', '.join(TORCH_DTYPES)}") from None
 
 
-def static_shape(spec: TensorType) -> list[int]:
-    assert spec.is_static, f"{spec} is symbolic"
-    return [int(dim) for dim in spec.shape]
-
-
-def empty_of(spec: TensorType) -> Tensor:
-    return torch.empty(static_shape(spec), dtype=torch_dtype(spec.dtype))
-
-
 def spec_of(tensor: torch.Tensor) -> TensorType:
     return TensorType(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
 
 
-def array_of(tensor: Tensor) -> np.ndarray[Any, Any]:
+def array_of(tensor: Tensor | Array) -> Array:
     """Return a tensor's memory as an array, in its strides; BF16 in the type of ml_dtypes."""
+    if isinstance(tensor, np.ndarray):
+        return tensor
     if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()
 
 
-def tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor on the memory of a contiguous array; ``TypeError`` if torch has not its type.
+def tensor_of(array: Array | Tensor) -> Tensor:
+    """A tensor on the memory of an array; ``TypeError`` if torch has not its type.
 
     ONNX Runtime's UINT64 is C's unsigned long long, which torch refuses although numpy calls it
     equal to the uint64 that torch takes.
     """
+    if isinstance(array, Tensor):
+        return array
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array.view(np.uint64) if array.dtype == np.uint64 else array)
+
+
+def arrays_of(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
+    """Copies those of a GPU."""
+    return {name: array_of(tensor.cpu()) for name, tensor in tensors.items()}
+
+
+def tensors_of(arrays: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+    return {name: tensor_of(array) for name, array in arrays.items()}
+
+
+def copy_into(outputs: Arrays, results: Arrays) -> Arrays:
+    """Copy by the thread's team, or by the thread alone if it is little; returns ``outputs``."""
+    with on_one_thread(sum(array.nbytes for array in results.values())):
+        for name, array in results.items():
+            tensor_of(outputs[name]).copy_(tensor_of(array))
+    return outputs
 
 
 def separated(tensors: dict[str, Tensor], wanted: Container[str]) -> dict[str, Tensor]:
@@ -95,7 +108,7 @@ def is_strings(tensor: Tensor) -> bool:
     return tensor.dtype == torch_dtype(BYTES)
 
 
-def strings_tensor(array: np.ndarray[Any, Any]) -> Tensor:
+def strings_tensor(array: Array) -> Tensor:
     flat = array.reshape(-1).tolist()
     with _lock:
         for text in flat:
@@ -106,12 +119,12 @@ def strings_tensor(array: np.ndarray[Any, Any]) -> Tensor:
     return torch.from_numpy(numbers.reshape(array.shape)).view(torch_dtype(BYTES))
 
 
-def strings_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+def strings_array(tensor: Tensor) -> Array:
     numbers = tensor.detach().cpu().contiguous().view(torch.int64).numpy()
     return text_array([_texts[number] for number in numbers.reshape(-1)], numbers.shape)
 
 
-def text_array(texts: list[str], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def text_array(texts: list[str], shape: tuple[int, ...]) -> Array:
     """Return an array of Python strings, which is how ONNX Runtime takes any text."""
     array = np.empty(len(texts), object)
     array[:] = texts

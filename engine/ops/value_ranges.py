@@ -23,6 +23,8 @@ from torch import Tensor
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator
+from braid.engine.ops.dtypes import array_of
+from braid.engine.runtime.arrays import Array
 from braid.engine.runtime.memory import is_out_of_memory
 
 MOST = (1 << 63) - 1
@@ -41,11 +43,10 @@ class ValueRange:
     zero: bool = True  # whether 0 is among them
     column: int | None = None  # of the operand's last axis; None: all elements
 
-    def wrong_value(self, tensor: Tensor) -> int | None:
-        """Return an element of a tensor on the CPU that is not in the range; None if all are."""
-        if tensor.is_floating_point() or not tensor.numel():
+    def wrong_value(self, array: Array) -> int | None:
+        """Return an element of an array that is not in the range; None if all are."""
+        if array.dtype.kind not in "iub" or not array.size:
             return None
-        array = tensor.numpy()  # torch cannot compare all of its types
         if self.column is not None:
             array = array[..., self.column]
         for value in (int(array.min()), int(array.max())):
@@ -76,7 +77,7 @@ def refuse_values(operator: Operator, values: Values, operands: Sequence[Tensor 
         tensor = operands[wanted.operand]
         if tensor is None or not is_readable(tensor):
             continue
-        wrong = wanted.wrong_value(tensor)
+        wrong = wanted.wrong_value(array_of(tensor))
         if wrong is not None:
             raise wanted.refusal(operator, wrong)
 

@@ -33,6 +33,7 @@ from braid.engine.ops.dtypes import (
 from braid.engine.ops.kinds import op, operator
 from braid.engine.ops.session_run import new_session, run_session
 from braid.engine.ops.value_ranges import refused_values
+from braid.engine.runtime.arrays import Array, address_of
 from braid.engine.runtime.stopping import stoppable_session_run
 
 KIND = "braid.onnxruntime"
@@ -43,7 +44,7 @@ _MODEL = "model"
 
 _FRAGILE = ("GRU", "LSTM", "ConvTranspose", "STFT", "Unique")  # end the process by empty operands
 
-_sessions: dict[int, tuple[Any, str]] = {}  # id of the model's tensor -> as ``_session``
+_sessions: dict[int, tuple[Any, str]] = {}  # address of the model -> as ``_session``
 _registered = threading.Event()
 
 Extents = Sequence[int | str]
@@ -116,7 +117,7 @@ def run_whole_model(
 
 
 def run_arrays(
-    model: Tensor,
+    model: Tensor | Array,
     feeds: Mapping[str, Any],
     whole: WholeModel,
     specs: Sequence[TensorType],
@@ -141,7 +142,7 @@ def run_arrays(
 
 
 def run_named(
-    graph: OpGraph, constants: Mapping[str, Tensor], feeds: Mapping[str, Any]
+    graph: OpGraph, constants: Mapping[str, Tensor | Array], feeds: Mapping[str, Any]
 ) -> dict[str, tuple[Any, TensorType]]:
     """Run a graph of one whole model on numpy arrays, strings as objects."""
     (unit,) = graph.operators
@@ -255,11 +256,15 @@ def as_tensor(result: Any) -> Tensor:
     return strings_tensor(array) if array.dtype.kind in "OU" else tensor_of(array)
 
 
-def _session(model: Tensor) -> tuple[Any, str]:
-    """Return the session of a model, and a kind in it that takes no empty operands; "": none."""
-    key = id(model)
+def _session(model: Tensor | Array) -> tuple[Any, str]:
+    """Return the session of a model, and a kind in it that takes no empty operands; "": none.
+
+    It stays as long as what it was opened for, and serves all that lie in the same memory.
+    """
+    array = array_of(model)
+    key = address_of(array)
     if key not in _sessions:
-        content = model.cpu().numpy().tobytes()
+        content = array.tobytes()
         fragile = next((kind for kind in _FRAGILE if kind.encode() in content), "")
         _sessions[key] = open_session(content, torch.get_num_threads()), fragile
         weakref.finalize(model, _sessions.pop, key, None)

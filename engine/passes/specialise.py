@@ -25,12 +25,13 @@ from torch import Tensor
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Branch, Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
-from braid.engine.ops.dtypes import spec_of, torch_dtype
+from braid.engine.ops.dtypes import arrays_of, spec_of, tensors_of, torch_dtype
 from braid.engine.ops.evaluation import TENSOR_BYTES, TooLarge, attempt, call_in_fp32, meta_like
 from braid.engine.ops.families.quantised_unit import DEQUANTISE
 from braid.engine.ops.kinds import op
 from braid.engine.passes.body import all_operators, live, with_constants
 from braid.engine.passes.spelling import IDENTITY, SPELLED, spelled
+from braid.engine.runtime.arrays import Array, Arrays
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
@@ -335,6 +336,16 @@ class _Walk:
 
 def _meta(spec: TensorType) -> Tensor:
     return torch.empty(spec.shape, dtype=torch_dtype(spec.dtype), device="meta")  # type: ignore[arg-type]
+
+
+def interpreted(
+    graph: OpGraph,
+    constants: Mapping[str, Tensor | Array],
+    inputs: Arrays,
+    pause: YieldToRequests = no_pause,
+) -> Arrays:
+    """``interpret`` on arrays."""
+    return arrays_of(interpret(graph, tensors_of(constants), tensors_of(inputs), pause))
 
 
 def interpret(

@@ -12,15 +12,16 @@ name in braid.core.runtimes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from torch import Tensor
-
 from braid.core.graph import OpGraph
 from braid.core.precision import FP32
+from braid.engine.runtime.arrays import Array, Arrays
+
+Constant = Callable[[str], Array | None]  # content by name; None: it is no constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,13 @@ class EnginePlace:
 class Whole(Protocol):
     """A model, or a part of one, in an engine; ready for any of its shapes."""
 
-    def run(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def run(self, inputs: Arrays) -> Arrays:
         """Outputs by name; ``PreconditionFailed`` if the model does not run at these shapes."""
 
-    def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None: ...
+    def run_into(self, inputs: Arrays, outputs: Arrays) -> None: ...
 
-    def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
-        """Do at once what the first run on tensors of these shapes would; their content is none."""
+    def ready_for(self, inputs: Arrays) -> None:
+        """Do at once what the first run on arrays of these shapes would; their content is none."""
 
     @property
     def holders(self) -> Sequence[object]:
@@ -60,7 +61,7 @@ class Engine(Protocol):
     def version(self) -> str:
         """Version of the library; what was measured on one says nothing of another."""
 
-    def check(self, graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
+    def check(self, graph: OpGraph, constant: Constant) -> None:
         """Raise ``PreconditionFailed`` for an operator by which a request could end the process."""
 
     def compile(

@@ -11,15 +11,14 @@ computes are its own affair.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph
 from braid.engine.ops.kinds import op
 from braid.engine.ops.value_ranges import ValueRange
+from braid.engine.runtime.arrays import Array, Arrays
 
 _SAME_PLACES = frozenset({"braid.identity", "braid.cast"})
 """Kinds whose output holds the elements of their operand where they were."""
@@ -38,8 +37,8 @@ class InputRange:
     name: str
     values: ValueRange
 
-    def check(self, tensor: Tensor) -> None:
-        wrong = self.values.wrong_value(tensor)
+    def check(self, array: Array) -> None:
+        wrong = self.values.wrong_value(array)
         if wrong is not None:
             raise InvalidRequest(
                 f"input {self.name!r} holds the {self.values.what} {wrong}; the model takes "
@@ -78,6 +77,6 @@ def _used(unit: Operator, graph: OpGraph) -> Iterator[tuple[str, ValueRange]]:
         yield unit.inputs[wanted.operand], wanted
 
 
-def check_inputs(ranges: tuple[InputRange, ...], inputs: Mapping[str, Tensor]) -> None:
+def check_inputs(ranges: tuple[InputRange, ...], inputs: Arrays) -> None:
     for wanted in ranges:
         wanted.check(inputs[wanted.name])

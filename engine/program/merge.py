@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.core.attributes import image_window
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.ops.kinds import EPILOGUE
+from braid.engine.program.engines import Constant
 from braid.engine.program.kernel import MergedUnit
+from braid.engine.runtime.arrays import Array
 
 _FLOATS = frozenset({"FP32", "FP16", "BF16"})
 
@@ -38,9 +39,7 @@ def merge_groups(graph: OpGraph) -> list[list[int]]:
     return [units for units in alike.values() if len(units) > 1]
 
 
-def merged_unit(
-    graph: OpGraph, constants: Mapping[str, Tensor], units: Sequence[int]
-) -> MergedUnit:
+def merged_unit(graph: OpGraph, constant: Constant, units: Sequence[int]) -> MergedUnit:
     """The unit that gives all outputs of ``units``, which read one input, side by side.
 
     ``units``: a part of one of ``merge_groups(graph)``, else ``InvalidArtefact``.
@@ -50,14 +49,24 @@ def merged_unit(
     if len(keys) != 1 or None in keys:
         names = ", ".join(repr(op.name) for op in operators)
         raise InvalidArtefact(f"the units {names} cannot run as one kernel")
-    is_convolution = operators[0].kind == "aten.convolution"
-    join, axis = (_joined_convolution, 1) if is_convolution else (_joined_linear, -1)
-    unit, weight = join(operators, constants)
+    weights = [weight for op in operators if (weight := constant(op.inputs[1])) is not None]
+    biases = [constant((*op.inputs, "")[2]) for op in operators]
+    if operators[0].kind == "aten.convolution":
+        axis = 1
+        unit, weights = _like_convolutions(operators, weights)
+    else:
+        axis, unit = -1, _merged(operators, operators[0])
+    bias = np.concatenate(
+        [
+            np.zeros(len(weight), weight.dtype) if bias is None else bias
+            for weight, bias in zip(weights, biases, strict=True)
+        ]
+    )
     results = [graph.spec(op.outputs[0]) for op in operators]
     parts = tuple(tuple(map(int, result.shape)) for result in results)
     shape = list(parts[0])
     shape[axis] = sum(part[axis] for part in parts)
-    tensors = dict(zip(unit.inputs[1:], (weight, _joined_bias(operators, constants)), strict=True))
+    tensors = dict(zip(unit.inputs[1:], (np.concatenate(weights), bias), strict=True))
     dtype = results[0].dtype
     specs = {name: TensorType(dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
     enlarged = dataclasses.replace(
@@ -93,17 +102,17 @@ def _merge_key(unit: Operator, graph: OpGraph) -> Hashable | None:
     return ("convolution", data, epilogue, *map(tuple, (stride, dilation, centre, parity)))
 
 
-def _joined_convolution(
-    operators: Sequence[Operator], constants: Mapping[str, Tensor]
-) -> tuple[Operator, Tensor]:
-    weights = [constants[op.inputs[1]] for op in operators]
+def _like_convolutions(
+    operators: Sequence[Operator], weights: Sequence[Array]
+) -> tuple[Operator, list[Array]]:
+    """The merged unit, and weights with zeros around them up to the largest kernel."""
     kernel = [max(w.shape[axis] for w in weights) for axis in (2, 3)]
     first = operators[0]
     stride, padding, dilation, _ = image_window(first)
     widened = []
     for weight in weights:
-        rows, columns = ((k - e) // 2 for k, e in zip(kernel, weight.shape[2:], strict=True))
-        widened.append(torch.nn.functional.pad(weight, (columns, columns, rows, rows)))
+        around = [(k - e) // 2 for k, e in zip(kernel, weight.shape[2:], strict=True)]
+        widened.append(np.pad(weight, [(0, 0), (0, 0), *((edge, edge) for edge in around)]))
     reached = [
         p + d * (k - e) // 2
         for p, d, k, e in zip(padding, dilation, kernel, weights[0].shape[2:], strict=True)
@@ -114,23 +123,7 @@ def _joined_convolution(
     merged = _merged(
         operators, dataclasses.replace(first, attributes={**first.attributes, **window})
     )
-    return merged, torch.cat(widened)
-
-
-def _joined_linear(
-    operators: Sequence[Operator], constants: Mapping[str, Tensor]
-) -> tuple[Operator, Tensor]:
-    weight = torch.cat([constants[op.inputs[1]] for op in operators])
-    return _merged(operators, operators[0]), weight
-
-
-def _joined_bias(operators: Sequence[Operator], constants: Mapping[str, Tensor]) -> Tensor:
-    biases = []
-    for op in operators:
-        bias_name = (*op.inputs, "")[2]
-        weight = constants[op.inputs[1]]
-        biases.append(constants[bias_name] if bias_name else weight.new_zeros(len(weight)))
-    return torch.cat(biases)
+    return merged, widened
 
 
 def _merged(operators: Sequence[Operator], like: Operator) -> Operator:

@@ -18,18 +18,17 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import onnx
-import torch
-from torch import Tensor
+from ml_dtypes import bfloat16
 
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.precision import FP32
 from braid.engine.onnx.division import divides_integers
-from braid.engine.ops.dtypes import array_of, tensor_of
 from braid.engine.ops.session_run import new_session, run_session
 from braid.engine.ops.whole import KIND
-from braid.engine.program.engines import EnginePlace
+from braid.engine.program.engines import Constant, EnginePlace
 from braid.engine.program.model_file import reason_of
+from braid.engine.runtime.arrays import Array, Arrays, address_of
 from braid.engine.runtime.stopping import stoppable_session_run
 
 Provider = tuple[str, Mapping[str, str]]  # name, options
@@ -42,20 +41,20 @@ _BF16 = 16  # of ONNX's TensorProto, which names types that numpy has not
 MAX_BOUND = 1024  # bindings of addresses that a session keeps
 
 
-def check_division(graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
+def check_division(graph: OpGraph, constant: Constant) -> None:
     """Raise ``PreconditionFailed`` if a request can have the least integer divided by -1.
 
     ONNX Runtime leaves that to the processor, which ends the process (SIGFPE).
     """
     for unit in graph.operators:
-        if unit.kind == KIND and _is_guarded(constants[unit.inputs[0]]):
+        if unit.kind == KIND and _is_guarded(constant(unit.inputs[0])):
             raise PreconditionFailed(
                 "some content would end the process in ONNX Runtime; only a guarded form of the "
                 "model runs there"
             )
         if unit.kind != "aten.div" or graph.spec(unit.outputs[0]).dtype not in ("INT32", "INT64"):
             continue
-        divisor = constants.get(unit.inputs[1])
+        divisor = constant(unit.inputs[1])
         if divisor is None or bool((divisor == -1).any()):
             raise PreconditionFailed(
                 f"ONNX Runtime may divide the least integer by -1 in {unit.name!r}, which would "
@@ -63,8 +62,9 @@ def check_division(graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
             )
 
 
-def _is_guarded(model: Tensor) -> bool:
-    content = model.cpu().numpy().tobytes()
+def _is_guarded(model: Array | None) -> bool:
+    assert model is not None, "a whole model is a constant"
+    content = model.tobytes()
     if any(kind in content for kind in (b"DeformConv", b"STFT")):
         return True
     return b"Div" in content and divides_integers(onnx.load_from_string(content))
@@ -105,9 +105,9 @@ class OnnxSession:
         self._binds = provider[0] == CPU_PROVIDER[0]
         self._bound: dict[Any, Any] = {}  # by addresses and shapes
 
-    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def run(self, inputs: Arrays) -> dict[str, Array]:
         """Raises ``PreconditionFailed`` at shapes that the model refuses, or ``RunStopped``."""
-        feeds = {name: array_of(tensor.contiguous()) for name, tensor in inputs.items()}
+        feeds = {name: np.asarray(array, order="C") for name, array in inputs.items()}
         with stoppable_session_run() as options:
             try:
                 results = run_session(self._session, self._outputs, feeds, options)
@@ -115,12 +115,9 @@ class OnnxSession:
                 raise PreconditionFailed(
                     f"ONNX Runtime cannot run it: {reason_of(error)}"
                 ) from error
-        return {
-            name: tensor_of(np.asarray(result))
-            for name, result in zip(self._outputs, results, strict=True)
-        }
+        return dict(zip(self._outputs, map(np.asarray, results), strict=True))
 
-    def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+    def run_into(self, inputs: Arrays, outputs: Arrays) -> None:
         """As ``run``, into ``outputs``, contiguous as the inputs are.
 
         What both occupy is remembered, so that the next run on the same memory is bound already.
@@ -134,26 +131,26 @@ class OnnxSession:
         else:
             self._run_and_copy(inputs, outputs)
 
-    def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
+    def ready_for(self, inputs: Arrays) -> None:
         """Do nothing: the session was made ready when it was opened."""
 
     @property
     def holders(self) -> Sequence[object]:
         return (self,)
 
-    def _run_and_copy(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        for name, tensor in self.run(inputs).items():
+    def _run_and_copy(self, inputs: Arrays, outputs: Arrays) -> None:
+        for name, array in self.run(inputs).items():
             place = outputs[name]
-            if tensor.shape != place.shape:
+            if array.shape != place.shape:
                 raise PreconditionFailed(
-                    f"ONNX Runtime cannot run it: output {name!r} is {list(tensor.shape)}, and "
+                    f"ONNX Runtime cannot run it: output {name!r} is {list(array.shape)}, and "
                     f"not {list(place.shape)}"
                 )
-            place.copy_(tensor)
+            place[...] = array
 
-    def _run_bound(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        tensors = (*inputs.values(), *outputs.values())
-        key = tuple([(tensor.data_ptr(), tensor.shape) for tensor in tensors])
+    def _run_bound(self, inputs: Arrays, outputs: Arrays) -> None:
+        arrays = (*inputs.values(), *outputs.values())
+        key = tuple([(address_of(array), array.shape) for array in arrays])
         with stoppable_session_run() as options:
             try:
                 bound = self._bound.get(key)
@@ -168,12 +165,12 @@ class OnnxSession:
                     f"ONNX Runtime cannot run it: {reason_of(error)}"
                 ) from error
 
-    def _bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Any:
+    def _bind(self, inputs: Arrays, outputs: Arrays) -> Any:
         bound = self._session.io_binding()
-        for bind, tensors in ((bound.bind_input, inputs), (bound.bind_output, outputs)):
-            for name, tensor in tensors.items():
-                dtype = _BF16 if tensor.dtype is torch.bfloat16 else tensor.numpy().dtype
-                bind(name, "cpu", 0, dtype, list(tensor.shape), tensor.data_ptr())
+        for bind, arrays in ((bound.bind_input, inputs), (bound.bind_output, outputs)):
+            for name, array in arrays.items():
+                dtype = _BF16 if array.dtype == bfloat16 else array.dtype
+                bind(name, "cpu", 0, dtype, list(array.shape), address_of(array))
         return bound
 
 
@@ -193,8 +190,8 @@ class OnnxRuntime:
         """By content: it packs weights again in each session, so equal content shares one."""
         return WeakValueDictionary()
 
-    def check(self, graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
-        check_division(graph, constants)
+    def check(self, graph: OpGraph, constant: Constant) -> None:
+        check_division(graph, constant)
 
     def compile(
         self,

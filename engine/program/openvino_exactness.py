@@ -20,9 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from braid.core.errors import PreconditionFailed
+from braid.engine.runtime.arrays import Arrays
 
 Range = tuple[int, int]
 """Least and greatest integer."""
@@ -60,14 +59,13 @@ class Bounds:
 
     of: Mapping[str, Range]
 
-    def check(self, inputs: Mapping[str, Tensor]) -> None:
+    def check(self, inputs: Arrays) -> None:
         for name, (least, most) in self.of.items():
-            if inputs[name].numel():
-                array = inputs[name].numpy()  # torch cannot compare all of its types
-                if array.min() < least or array.max() > most:
-                    raise PreconditionFailed(
-                        f"OpenVINO takes integers from {least} to {most} in input {name!r}"
-                    )
+            array = inputs[name]
+            if array.size and (array.min() < least or array.max() > most):
+                raise PreconditionFailed(
+                    f"OpenVINO takes integers from {least} to {most} in input {name!r}"
+                )
 
 
 def exact_within(model: Any) -> Bounds:

@@ -11,7 +11,7 @@ cached in files.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from hashlib import sha256
@@ -21,17 +21,17 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
-import torch
-from torch import Tensor
+from ml_dtypes import bfloat16
 
 from braid.core.errors import BraidError, PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.precision import BF16, FP32
 from braid.engine.program import openvino_library as library
-from braid.engine.program.engines import EnginePlace
+from braid.engine.program.engines import Constant, EnginePlace
 from braid.engine.program.model_file import reason_of
 from braid.engine.program.openvino_exactness import Bounds, exact_within
 from braid.engine.program.openvino_library import tbb_threads
+from braid.engine.runtime.arrays import Array, Arrays, address_of
 from braid.engine.runtime.stopping import stop_signal
 
 MAX_COMPILED = 64  # shapes that a model is compiled for at the same time, at most
@@ -46,7 +46,7 @@ _models: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 """Models in use whose content was given, by its SHA-256: what is compiled of them shares weights,
 but for those that it packs."""
 
-_Shapes = tuple[tuple[str, torch.Size], ...]
+_Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class OpenVinoModel:
@@ -63,20 +63,20 @@ class OpenVinoModel:
             self._core = self._library.Core()
             self._model = self._read(model)
 
-    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        dense = {name: tensor.contiguous() for name, tensor in inputs.items()}
+    def run(self, inputs: Arrays) -> dict[str, Array]:
+        dense = {name: np.asarray(array, order="C") for name, array in inputs.items()}
         outputs = self._at(dense).new_outputs()
         self.run_into(dense, outputs)
         return outputs
 
-    def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+    def run_into(self, inputs: Arrays, outputs: Arrays) -> None:
         compiled = self._at(inputs)
         compiled.bounds.check(inputs)
         with compiled.request() as request, _ended_by(request.cancel), _refused(_CANNOT):
             request.bind(inputs, outputs)
             request.infer()
 
-    def ready_for(self, inputs: Mapping[str, Tensor]) -> None:
+    def ready_for(self, inputs: Arrays) -> None:
         self._at(inputs)
 
     @property
@@ -92,8 +92,8 @@ class OpenVinoModel:
             read = _models[digest] = self._core.read_model(model)
         return read
 
-    def _at(self, inputs: Mapping[str, Tensor]) -> _Compiled:
-        shapes = tuple([(name, tensor.shape) for name, tensor in inputs.items()])
+    def _at(self, inputs: Arrays) -> _Compiled:
+        shapes = tuple([(name, array.shape) for name, array in inputs.items()])
         compiled = self._compiled.get(shapes)
         if compiled is None:
             with self._lock:
@@ -108,7 +108,7 @@ class OpenVinoModel:
         return tbb_threads.on(self._cpus, self._device_cpus)
 
     def _compile(self, shapes: _Shapes) -> _Compiled:
-        if not all(shape.numel() for _, shape in shapes):
+        if any(0 in shape for _, shape in shapes):
             raise PreconditionFailed("OpenVINO gets no empty tensors")
         with _refused(_CANNOT), self._threads():
             model = self._model.clone()
@@ -138,7 +138,7 @@ class OpenVino:
     def version(self) -> str:
         return version("openvino")
 
-    def check(self, graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
+    def check(self, graph: OpGraph, constant: Constant) -> None:
         """Refuse nothing: what it cannot run, it refuses when it is compiled."""
 
     def compile(
@@ -168,14 +168,12 @@ class _Compiled:
             tensor.data[...] = 0
         request.infer()
 
-    def new_outputs(self) -> dict[str, Tensor]:
-        outputs: dict[str, Tensor] = {}
+    def new_outputs(self) -> dict[str, Array]:
+        outputs: dict[str, Array] = {}
         for port in self._compiled.outputs:
-            element, shape = port.get_element_type(), tuple(port.get_shape())
-            if element == self._library.Type.bf16:
-                memory = torch.empty(shape, dtype=torch.bfloat16)
-            else:
-                memory = torch.from_numpy(np.empty(shape, element.to_dtype()))
+            element = port.get_element_type()
+            is_bf16 = element == self._library.Type.bf16
+            memory = np.empty(tuple(port.get_shape()), bfloat16 if is_bf16 else element.to_dtype())
             outputs |= dict.fromkeys(port.get_names(), memory)
         return outputs
 
@@ -190,7 +188,7 @@ class _Compiled:
 
 
 class _Request:
-    """A request of OpenVINO, bound to the memory of the tensors that it ran on last."""
+    """A request of OpenVINO, bound to the memory of the arrays that it ran on last."""
 
     def __init__(self, library: Any, request: Any) -> None:
         self._library = library
@@ -199,19 +197,19 @@ class _Request:
         self.infer = request.infer
         self.cancel = request.cancel
 
-    def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        for name, tensor in (*inputs.items(), *outputs.items()):
-            address = tensor.data_ptr()
+    def bind(self, inputs: Arrays, outputs: Arrays) -> None:
+        for name, array in (*inputs.items(), *outputs.items()):
+            address = address_of(array)
             if name not in self._bound or self._bound[name][0] != address:
-                shared = self._shared(tensor)
+                shared = self._shared(array)
                 self._request.set_tensor(name, shared)
                 self._bound[name] = address, shared
 
-    def _shared(self, tensor: Tensor) -> Any:
-        if tensor.dtype is torch.bfloat16:  # numpy has none
-            bits = tensor.view(torch.uint16).numpy()
-            return self._library.Tensor(bits, list(tensor.shape), self._library.Type.bf16)
-        return self._library.Tensor(tensor.numpy(), shared_memory=True)
+    def _shared(self, array: Array) -> Any:
+        if array.dtype == bfloat16:  # of ml_dtypes, which OpenVINO does not know
+            bits = array.view(np.uint16)
+            return self._library.Tensor(bits, list(array.shape), self._library.Type.bf16)
+        return self._library.Tensor(array, shared_memory=True)
 
 
 @contextmanager

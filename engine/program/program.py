@@ -8,26 +8,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TypeVar
-
-from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import EnginePart
-from braid.engine.program.kernel import Kernel, KernelSource, PackedWeights, choose, makeable
+from braid.engine.ops.dtypes import tensors_of
+from braid.engine.program.kernel import (
+    Kernel,
+    KernelSource,
+    PackedWeights,
+    Value,
+    Values,
+    choose,
+    makeable,
+)
 from braid.engine.program.merge import merged_unit
 from braid.engine.program.work import estimated_work_us
+from braid.engine.runtime.arrays import Array
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
-Environment = list[Tensor | None]
-
-_Value = TypeVar("_Value")
+Environment = list[Value | None]
 
 
 @dataclass(frozen=True, slots=True)
 class BoundUnit:
-    """One schedule unit, ready to run: ``outputs = kernel.run_on(threads)(*inputs)``."""
+    """One schedule unit, ready to run: its kernel makes values of others."""
 
     kernel: Kernel
     inputs: tuple[int, ...]  # slots
@@ -51,12 +56,10 @@ class Binding:
     packed: PackedWeights  # shared by the plans of one model; filled as needed
     choices: Mapping[str, str] = field(default_factory=dict)  # signature -> fastest variant
 
-    def kernels(
-        self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor]
-    ) -> Iterable[Kernel]:
+    def kernels(self, unit: Operator, graph: OpGraph, constants: Values) -> Iterable[Kernel]:
         return self.source.variants(unit, graph, constants, self.packed)
 
-    def kernel(self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor]) -> Kernel:
+    def kernel(self, unit: Operator, graph: OpGraph, constants: Values) -> Kernel:
         wanted = self.choices.get(self.source.signature(unit, graph)) if self.choices else None
         return choose(self.kernels(unit, graph, constants), self.threads, wanted)
 
@@ -72,14 +75,17 @@ class Program:
     needs_finite: bool  # some kernel may turn a NaN or infinity into a number
     binding: Binding = field(repr=False)
     merged: dict[tuple[int, ...], BoundUnit] = field(default_factory=dict, repr=False)
+    _tensors: dict[str, Value] = field(default_factory=dict, repr=False)
 
     def unit(self, units: tuple[int, ...]) -> BoundUnit:
         """Of one or several units that are merged, made at first use; may raise InvalidArtefact."""
         if len(units) == 1:
             return self.units[units[0]]
         if units not in self.merged:
-            how, merged = self.binding, merged_unit(self.graph, self.constants(), units)
-            whole = how.kernel(merged.unit, merged.graph, merged.tensors)
+            how, merged = self.binding, merged_unit(self.graph, self.constant, units)
+            placed = how.source.place(merged.graph, merged.tensors, PackedWeights())
+            merged = replace(merged, tensors=placed)
+            whole = how.kernel(merged.unit, merged.graph, placed)
             kernel = how.source.cut(whole, merged, how.threads)
             parts = [self.units[unit] for unit in units]
             outputs = tuple(slot for part in parts for slot in part.outputs)
@@ -120,33 +126,37 @@ class Program:
             self.slots[name]: unit.kind for unit in self.graph.operators for name in unit.outputs
         }
 
-    def environment(
-        self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor] | None = None
-    ) -> Environment:
+    def environment(self, inputs: Values, outputs: Values | None = None) -> Environment:
         """Slots for one run, with constants and inputs in place.
 
         ``outputs`` stand in slots that units make: a unit may write there, or replace them.
         """
-        return self.filled(self.template.copy(), inputs, outputs or {})
-
-    def filled(
-        self, env: list[_Value | None], inputs: Mapping[str, _Value], outputs: Mapping[str, _Value]
-    ) -> list[_Value | None]:
-        """``environment`` from slots with the constants, of tensors or arrays."""
+        env = self.template.copy()
         for name, value in inputs.items():
             env[self.slots[name]] = value
-        for name, value in outputs.items():
+        for name, value in (outputs or {}).items():
             slot = self.slots[self.graph.outputs[name]]
             if env[slot] is None:
                 env[slot] = value
         return env
 
-    def constants(self) -> dict[str, Tensor]:
-        tensors = {name: self.template[self.slots[name]] for name in self.graph.constants}
-        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    def constants(self) -> dict[str, Value]:
+        return {name: self.template[self.slots[name]] for name in self.graph.constants}
 
-    def results(self, env: Sequence[_Value | None]) -> dict[str, _Value]:
-        results: dict[str, _Value] = {}
+    def tensors(self) -> dict[str, Value]:
+        """Constants as torch takes them: always the same, for which it may hold what it made."""
+        if not self._tensors:
+            self._tensors.update(tensors_of(self.constants()))
+        return self._tensors
+
+    def constant(self, name: str) -> Array | None:
+        """Content of a constant in the CPU's memory; None if it is none."""
+        if name not in self.graph.constants:
+            return None
+        return self.binding.source.on_host(self.template[self.slots[name]])
+
+    def results(self, env: Environment) -> dict[str, Value]:
+        results: dict[str, Value] = {}
         for name, value in self.graph.outputs.items():
             result = env[self.slots[value]]
             assert result is not None, f"output {name!r} was released or never produced"
@@ -156,7 +166,7 @@ class Program:
 
 def bind(
     graph: OpGraph,
-    constants: Mapping[str, Tensor],
+    constants: Values,
     binding: Binding,
     pause: YieldToRequests = no_pause,
 ) -> Program:

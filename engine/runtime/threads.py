@@ -29,6 +29,9 @@ import torch
 
 from braid.engine.runtime.stopping import StopSignal, stop_signal
 
+for_inference = torch.inference_mode  # of all that a thread does, as a decorator
+team_threads = torch.get_num_threads  # of the calling thread
+
 _SPREAD_ELEMENTS = 1 << 16  # for each thread: an elementwise operator of this size uses all
 
 
@@ -113,7 +116,7 @@ class PinnedTeam:
         self._work.put(None)
         self._thread.join()
 
-    @torch.inference_mode()
+    @for_inference()
     def _loop(self, threads: int, cpus: Sequence[int]) -> None:
         torch.set_num_threads(threads)
         if len(cpus) > 1:

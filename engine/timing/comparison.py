@@ -12,12 +12,13 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-import torch
+import numpy as np
 
 from braid.core.errors import BraidError, DeviceLost, InvalidRequest, WorkerFault
 from braid.core.measurement import PlanMeasurement
+from braid.engine.runtime.arrays import Arrays, holds_floats
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
-from braid.engine.timing.contenders import Tensors, TimedContender
+from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.rounds import RoundOptions, run_rounds
 from braid.engine.timing.samples import reduce_samples
 
@@ -26,8 +27,8 @@ from braid.engine.timing.samples import reduce_samples
 class Check:
     """Inputs to find errors on, and what the reference makes of them."""
 
-    inputs: Tensors
-    reference: Tensors
+    inputs: Arrays
+    reference: Arrays
     samples: int = 0  # rows whose top class counts; 0: these are seeded inputs
 
 
@@ -55,7 +56,7 @@ def compare(
     Errors are found on all ``checks``, read one after the other; runs are timed on the first one's
     inputs. Raises ``WorkerFault`` if the baseline does not run.
     """
-    inputs: Tensors | None = None
+    inputs: Arrays | None = None
     for check in checks:
         inputs = check.inputs if inputs is None else inputs
         for contender in contenders:
@@ -96,7 +97,7 @@ def _check(contender: TimedContender, check: Check, pause: YieldToRequests) -> N
         contender.problem = str(error)
 
 
-def errors(got: Tensors, reference: Tensors) -> tuple[float, float]:
+def errors(got: Arrays, reference: Arrays) -> tuple[float, float]:
     """Largest absolute error over all outputs, and largest relative to its output's maximum.
 
     A NaN or infinity in one only is an infinite error; another shape an ``InvalidRequest``.
@@ -107,17 +108,19 @@ def errors(got: Tensors, reference: Tensors) -> tuple[float, float]:
             raise InvalidRequest(
                 f"output {name!r} is {list(got[name].shape)}, not {list(expected.shape)}"
             )
-        want, have = expected.double().flatten(), got[name].double().flatten()
-        same = (want == have) | (want.isnan() & have.isnan())
-        gap = torch.where(same, 0.0, (want - have).abs()).nan_to_num(nan=float("inf"))
-        largest = want[want.isfinite()].abs().max().item() if want.isfinite().any() else 0.0
-        worst = gap.max().item() if gap.numel() else 0.0
+        want, have = expected.astype(np.float64), got[name].astype(np.float64)
+        same = (want == have) | (np.isnan(want) & np.isnan(have))
+        with np.errstate(invalid="ignore"):  # infinity less infinity
+            gap = np.where(same, 0.0, abs(want - have))
+        gap[np.isnan(gap)] = np.inf
+        largest = float(abs(want[np.isfinite(want)]).max(initial=0.0))
+        worst = float(gap.max(initial=0.0))
         max_abs = max(max_abs, worst)
         max_rel = max(max_rel, worst / largest if largest else worst)
     return max_abs, max_rel
 
 
-def same_top_class(got: Tensors, reference: Tensors, rows: int) -> tuple[int, int]:
+def same_top_class(got: Arrays, reference: Arrays, rows: int) -> tuple[int, int]:
     """Count rows of outputs that look like classes, and those with the reference's top class.
 
     Such an output is of floats, with rows of several numbers. Of several such outputs each counts.
@@ -127,7 +130,7 @@ def same_top_class(got: Tensors, reference: Tensors, rows: int) -> tuple[int, in
         shape = list(expected.shape)
         while len(shape) > 2 and shape[-1] == 1:
             shape.pop()
-        if not expected.is_floating_point() or len(shape) != 2 or shape[1] < 2:
+        if not holds_floats(expected) or len(shape) != 2 or shape[1] < 2:
             continue
         want = expected.reshape(shape)[:rows].argmax(1)
         have = got[name].reshape(shape)[:rows].argmax(1)

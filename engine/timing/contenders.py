@@ -11,20 +11,17 @@ time does not count; short runs, in which it shows that the caches were lost, ar
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
 from time import perf_counter_ns, sleep, thread_time_ns
 
-from torch import Tensor
-
 from braid.core.measurement import check_latency
+from braid.engine.runtime.arrays import Arrays
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests, in_thread
 from braid.engine.timing.samples import uninterrupted
-
-Tensors = Mapping[str, Tensor]
 
 HAND_OVER_S = 0.0005  # until the thread that handed work over sleeps, and lanes stop to spin
 
@@ -33,7 +30,7 @@ HAND_OVER_S = 0.0005  # until the thread that handed work over sleeps, and lanes
 class TimedRun:
     """One run of a whole model."""
 
-    outputs: Tensors
+    outputs: Arrays
     latency_us: float  # net of requests
     was_interrupted: bool = False
     busy_us: float = 0.0  # CPU time of the thread that ran it, in microseconds
@@ -42,13 +39,13 @@ class TimedRun:
         check_latency(self.latency_us)
 
 
-Run = Callable[[Tensors, YieldToRequests], TimedRun]
+Run = Callable[[Arrays, YieldToRequests], TimedRun]
 
 
-def timed(call: Callable[[Tensors, YieldToRequests], Tensors]) -> Run:
+def timed(call: Callable[[Arrays, YieldToRequests], Arrays]) -> Run:
     """A ``Run`` of ``call`` on the calling thread, timed by its clock."""
 
-    def run(inputs: Tensors, pause: YieldToRequests) -> TimedRun:
+    def run(inputs: Arrays, pause: YieldToRequests) -> TimedRun:
         clock = NetClock(pause)
         busy_ns, start = thread_time_ns(), perf_counter_ns()
         outputs = call(inputs, clock)
@@ -59,13 +56,13 @@ def timed(call: Callable[[Tensors, YieldToRequests], Tensors]) -> Run:
     return run
 
 
-def timed_aside(call: Callable[[Tensors], Tensors]) -> Run:
+def timed_aside(call: Callable[[Arrays], Arrays]) -> Run:
     """A ``Run`` of ``call``, which cannot pause, in a thread of low priority, timed there."""
 
-    def run(inputs: Tensors, pause: YieldToRequests) -> TimedRun:
+    def run(inputs: Arrays, pause: YieldToRequests) -> TimedRun:
         clock = NetClock(pause)
 
-        def work() -> tuple[Tensors, int, int]:
+        def work() -> tuple[Arrays, int, int]:
             thread_gives_way()
             sleep(HAND_OVER_S)
             start = perf_counter_ns()
@@ -92,7 +89,7 @@ class TimedContender:
     """One way to run the model, and the measurements taken of it."""
 
     run: Run
-    timed_us: Callable[[Tensors], float] | None = None  # runs the model; the device's own time
+    timed_us: Callable[[Arrays], float] | None = None  # runs the model; the device's own time
     activation_bytes: Callable[[], int | None] = lambda: None  # asked when it has run
     turns_us: list[list[float]] = field(default_factory=list)  # of each round
     max_abs_error: float | None = None
@@ -118,7 +115,7 @@ class TimedContender:
 
 
 def sample_of(
-    contender: TimedContender, inputs: Tensors, pause: YieldToRequests, idle_s: float
+    contender: TimedContender, inputs: Arrays, pause: YieldToRequests, idle_s: float
 ) -> float:
     """Microseconds of one run of a device that was idle for ``idle_s`` seconds before.
 

@@ -1,18 +1,16 @@
 """Inputs for stages that are measured on their own: the values their producers really give.
 
-One sequential run keeps every intermediate tensor, up to a byte budget; beyond it only layout is
-kept and a tensor of the same strides is made up when a stage needs it. Integer tensors are always
+One sequential run keeps every intermediate value, up to a byte budget; beyond it only layout is
+kept and a value of the same strides is made up when a stage needs it. Integer tensors are always
 kept, since their content may be indices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
+from braid.engine.program.kernel import Value, Values
 from braid.engine.program.program import Environment, Program
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
@@ -23,6 +21,9 @@ class UnitRunner(Protocol):
     def run_unit(self, program: Program, unit: int, env: Environment) -> None:
         """Run one unit by itself on the slots of ``env``."""
 
+    def made_up(self, value: Value) -> Callable[[], Value] | None:
+        """Function that makes floats between -1 and 1 as ``value`` lies; None: it holds none."""
+
 
 class Activations:
     """Every value of one program after one sequential run."""
@@ -30,14 +31,14 @@ class Activations:
     def __init__(
         self,
         program: Program,
-        inputs: Mapping[str, Tensor],
+        inputs: Values,
         executor: UnitRunner,
         budget_bytes: int,
         pause: YieldToRequests = no_pause,
     ) -> None:
         self.program = program
-        # slot -> meta tensor with the strides to copy, and where to make it
-        self._made_up: dict[int, tuple[Tensor, torch.device]] = {}
+        self._executor = executor
+        self._made_up: dict[int, Callable[[], Value]] = {}  # by slot
         self._env = program.environment(inputs)
         spent = 0
         for unit in range(len(program.units)):
@@ -48,20 +49,17 @@ class Activations:
                 self._forget_readers_done(unit)
 
     def _output_bytes(self, unit: int) -> int:
-        tensors = [self._env[slot] for slot in self.program.units[unit].outputs]
-        return sum(t.numel() * t.element_size() for t in tensors if t is not None)
+        values = [self._env[slot] for slot in self.program.units[unit].outputs]
+        return sum(int(value.nbytes) for value in values if value is not None)
 
     def _forget_readers_done(self, unit: int) -> None:
         """Replace what no later unit reads by its layout."""
         later = {slot for u in self.program.units[unit + 1 :] for slot in u.inputs}
         for slot in {*self.program.units[unit].inputs, *self.program.units[unit].outputs} - later:
-            tensor = self._env[slot]
+            value = self._env[slot]
             produced = self.program.template[slot] is None
-            if tensor is not None and produced and tensor.is_floating_point():
-                layout = torch.empty_strided(
-                    tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
-                )
-                self._made_up[slot] = layout, tensor.device
+            if value is not None and produced and (make := self._executor.made_up(value)):
+                self._made_up[slot] = make
                 self._env[slot] = None
 
     def serve(self, program: Program) -> bool:
@@ -77,8 +75,5 @@ class Activations:
         for unit in units:
             for slot in self.program.units[unit].inputs:
                 if env[slot] is None and slot in self._made_up:
-                    like, device = self._made_up[slot]
-                    env[slot] = torch.empty_strided(
-                        like.shape, like.stride(), dtype=like.dtype, device=device
-                    ).uniform_(-1, 1)
+                    env[slot] = self._made_up[slot]()
         return env

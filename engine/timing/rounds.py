@@ -28,8 +28,9 @@ from statistics import median
 from time import monotonic
 
 from braid.core.margins import FIRST_TURNS_RATIO
+from braid.engine.runtime.arrays import Arrays
 from braid.engine.runtime.yielding import YieldToRequests
-from braid.engine.timing.contenders import PAUSE_S, QUICK_US, Tensors, TimedContender, sample_of
+from braid.engine.timing.contenders import PAUSE_S, QUICK_US, TimedContender, sample_of
 
 LEAST_ROUNDS = 2  # before a contender may leave: in one the machine may have been slow
 
@@ -59,7 +60,7 @@ class RoundOptions:
 
 def run_rounds(
     contenders: Sequence[TimedContender],
-    inputs: Tensors,
+    inputs: Arrays,
     options: RoundOptions,
     pause: YieldToRequests,
 ) -> Generator[float, None, list[TimedContender]]:
@@ -89,7 +90,7 @@ def _in_turns(contenders: Sequence[TimedContender], round_: int) -> list[TimedCo
 
 def _run_turn(
     contender: TimedContender,
-    inputs: Tensors,
+    inputs: Arrays,
     runs: int,
     staying: Sequence[TimedContender],
     options: RoundOptions,

@@ -6,9 +6,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
-
-import torch
 
 from braid.core.measurement import StageLatency, is_latency
 from braid.engine.runtime.yielding import RESOLUTION_NS, NetTime
@@ -56,23 +53,3 @@ def reduce_samples(samples_us: Sequence[float]) -> StageLatency:
         return StageLatency(median, 0.0, len(samples_us))
     lower, _, upper = statistics.quantiles(samples_us, n=4, method="inclusive")
     return StageLatency(median, (upper - lower) / median, len(samples_us))
-
-
-class Sweep:
-    """Work that fills the caches of each core with data that no stage reads."""
-
-    def __init__(self, cores: int) -> None:
-        size_bytes = 2 * _near_cache_bytes() * cores
-        self._memory = torch.zeros(size_bytes // 4, dtype=torch.float32)
-
-    def run(self) -> None:
-        self._memory.add_(1.0)
-
-
-def _near_cache_bytes() -> int:
-    """Size of one core's level 2 cache."""
-    try:
-        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()
-        return int(text.rstrip("KM")) << {"K": 10, "M": 20}[text[-1]]
-    except (OSError, ValueError, KeyError, IndexError):
-        return 2 << 20

@@ -9,28 +9,26 @@ costs no call, no graph and no kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-
-from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.program import ProgramKey
 from braid.core.tensor import outputs_at
-from braid.engine.device import DevicePart, Tensors
+from braid.engine.device import DevicePart
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
-from braid.engine.ops.dtypes import array_of
-from braid.engine.program.engines import Whole
+from braid.engine.program.engines import Constant, Whole
 from braid.engine.program.onnxruntime_session import check_division
+from braid.engine.runtime.arrays import Arrays
 from braid.engine.worker.heap_runs import Heap
 
 MAX_LAYOUTS = 512  # programs whose slots are remembered
 
 
-def check_any_division(template: OpGraph, graph: OpGraph, constants: Mapping[str, Tensor]) -> None:
+def check_any_division(template: OpGraph, graph: OpGraph, constant: Constant) -> None:
     """As ``check_division``, for all that the model may run, not only one static graph of it."""
-    check_division(graph, constants)
+    check_division(graph, constant)
     for operator in template.operators:
         for branch in operator.branches:
             if any(unit.kind == "aten.div" or unit.branches for unit in branch.operators):
@@ -64,10 +62,10 @@ class AnyShape:
     def results(
         self,
         program: ProgramKey,
-        inputs: Tensors,
-        instead: Callable[[Tensors], Tensors] | None = None,
-    ) -> Tensors:
-        """Run, in new tensors; ``instead`` of the session, if given.
+        inputs: Arrays,
+        instead: Callable[[Arrays], Arrays] | None = None,
+    ) -> Arrays:
+        """Run, in new arrays; ``instead`` of the session, if given.
 
         Raises ``PreconditionFailed`` if that fails, or outputs are of other shapes than at import.
         """
@@ -80,7 +78,7 @@ class AnyShape:
                 )
         return results
 
-    def trial(self, program: ProgramKey, inputs: Tensors) -> int:
+    def trial(self, program: ProgramKey, inputs: Arrays) -> int:
         """Run once, as ``results``; returns the bytes of outputs whose extents no input names."""
         results, places = self.results(program, inputs), self.layout(program).outputs.items()
         return sum(results[name].nbytes for name, place in places if not place.spec.is_static)
@@ -88,18 +86,18 @@ class AnyShape:
     def run(
         self,
         program: ProgramKey,
-        inputs: Tensors,
-        outputs: Mapping[str, Tensor],
+        inputs: Arrays,
+        outputs: Arrays,
         heap: Heap | None,
-        instead: Callable[[Tensors], Tensors] | None = None,
+        instead: Callable[[Arrays], Arrays] | None = None,
     ) -> None:
-        if instead is None and heap is None and all(map(Tensor.numel, outputs.values())):
+        if instead is None and heap is None and all(array.size for array in outputs.values()):
             self.session.run_into(inputs, outputs)
             return
         results = self.results(program, inputs, instead)
         for name, place in self.layout(program).outputs.items():
             if place.spec.is_static:
-                outputs[name].copy_(results[name])
+                outputs[name][...] = results[name]
             else:
                 assert heap is not None, "a layout with open extents has a heap"
-                heap.add_output(array_of(results[name].contiguous()), outputs[name])
+                heap.add_output(results[name], outputs[name])

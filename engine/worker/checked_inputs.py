@@ -12,15 +12,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from torch import Tensor
 
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph
 from braid.core.program import ProgramKey
 from braid.core.tensor import BATCH, TensorType
-from braid.engine.importer.host.samples import Arrays, read_samples
-from braid.engine.ops.dtypes import tensor_of
-from braid.engine.worker.models import seeded_inputs, static_tensors
+from braid.engine.importer.host.samples import read_samples
+from braid.engine.runtime.arrays import Array, Arrays, static_shape
+from braid.engine.worker.models import seeded_inputs, static_arrays
 
 
 def inputs_to_check(
@@ -28,14 +27,14 @@ def inputs_to_check(
     graph: OpGraph,
     template: Mapping[str, TensorType],
     samples: str,
-    content: Mapping[str, Tensor] = MappingProxyType({}),
-) -> Iterator[tuple[dict[str, Tensor], int]]:
+    content: Arrays = MappingProxyType({}),
+) -> Iterator[tuple[dict[str, Array], int]]:
     """Inputs of a program, with the number of samples in each; 0 for seeded ones.
 
     ``template`` says what has a batch, ``content`` what is known of seeded inputs. Raises
     ``InvalidArtefact`` if the file ``samples`` (or "") does not fit the model.
     """
-    static = static_tensors(key)
+    static = static_arrays(key)
     if not samples:
         yield seeded_inputs(graph, {**content, **static}, 1), 0
         return
@@ -50,8 +49,8 @@ def _batches(
     arrays: Arrays,
     specs: Mapping[str, TensorType],
     template: Mapping[str, TensorType],
-    static: Mapping[str, Tensor],
-) -> Iterator[tuple[dict[str, Tensor], int]]:
+    static: Arrays,
+) -> Iterator[tuple[dict[str, Array], int]]:
     """Cut samples into batches; the last one is filled up with the first samples."""
     count = len(next(iter(arrays.values())))
     batched = [name for name in specs if template[name].shape[:1] == (BATCH,)]
@@ -59,14 +58,14 @@ def _batches(
     for first in range(0, count, rows):
         indices = np.arange(first, first + rows) % count
         batch = {
-            name: _tensor(arrays[name][indices if name in batched else indices[0]], spec)
+            name: _shaped(arrays[name][indices if name in batched else indices[0]], spec)
             for name, spec in specs.items()
         }
         yield {**batch, **static}, min(rows, count - first)
 
 
-def _tensor(array: np.ndarray, spec: TensorType) -> Tensor:
-    shape = [int(extent) for extent in spec.shape]
+def _shaped(array: Array, spec: TensorType) -> Array:
+    shape = static_shape(spec)
     if array.size != math.prod(shape):
         raise InvalidArtefact(f"the samples have the shape {list(array.shape)}, not {spec}")
-    return tensor_of(np.array(array, order="C")).reshape(shape)
+    return np.array(array, order="C").reshape(shape)

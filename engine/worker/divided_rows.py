@@ -4,27 +4,26 @@
             └─ rows 3 and 4 ─> lane 1, a place of the device: own kernels ┘
 
 Lanes wait for each other once, at the end. What they read and write are rows of the batch's own
-tensors: nothing is copied.
+arrays: nothing is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.engine.device import DevicePart
-from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.program.kernel import Kernel
 from braid.engine.program.program import BoundUnit, Program
+from braid.engine.runtime.arrays import Array, Arrays, empty_of
 from braid.engine.runtime.threads import on_one_thread
 
-Run = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]  # inputs, outputs to fill
+Run = Callable[[Arrays, Arrays], None]  # inputs, outputs to fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +52,13 @@ def check_rows(graph: OpGraph, rows: int) -> None:
 def divided(program: Program, lanes: Sequence[RowsOnLane]) -> BoundUnit:
     """All units as one, on each lane's rows; the first lane is that of the calling thread."""
     graph = program.graph
-    shapes = {
-        name: (
-            [int(dim) for dim in graph.spec(value).shape],
-            torch_dtype(graph.spec(value).dtype),
-        )
-        for name, value in graph.outputs.items()
-    }
+    specs = {name: graph.spec(value) for name, value in graph.outputs.items()}
     first, *others = lanes
 
-    def run(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
-        inputs = dict(zip(graph.inputs, map(Tensor.contiguous, tensors), strict=True))
-        outputs = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        dense = [np.asarray(array, order="C") for array in arrays]
+        inputs = dict(zip(graph.inputs, dense, strict=True))
+        outputs = {name: empty_of(spec) for name, spec in specs.items()}
         start = first.rows
         for lane in others:
             rows = slice(start, start + lane.rows)
@@ -77,8 +71,7 @@ def divided(program: Program, lanes: Sequence[RowsOnLane]) -> BoundUnit:
         finally:
             for lane in others:
                 lane.place.join()
-        results = tuple(outputs.values())
-        return results if len(results) > 1 else results[0]
+        return tuple(outputs.values())
 
     return BoundUnit(
         Kernel("rows", run, needs_finite=True),
@@ -88,5 +81,5 @@ def divided(program: Program, lanes: Sequence[RowsOnLane]) -> BoundUnit:
     )
 
 
-def _rows(tensors: Mapping[str, Tensor], rows: slice) -> dict[str, Tensor]:
-    return {name: tensor[rows] for name, tensor in tensors.items()}
+def _rows(arrays: Arrays, rows: slice) -> Arrays:
+    return {name: array[rows] for name, array in arrays.items()}

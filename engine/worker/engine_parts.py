@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.plan import EnginePart
@@ -19,11 +17,12 @@ from braid.core.program import ProgramKey
 from braid.core.runtimes import RUNTIMES
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.device import Backend
-from braid.engine.ops.dtypes import empty_of
+from braid.engine.ops.dtypes import copy_into
 from braid.engine.program.engines import Whole
 from braid.engine.program.kernel import Kernel, Run
 from braid.engine.program.model_file import opened_file
 from braid.engine.program.program import BoundUnit, Program
+from braid.engine.runtime.arrays import Array, empty_of
 from braid.engine.timing.comparison import errors
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ class EngineParts:
         backend, program, graph = self._backend, self._program, self._program.graph
         check_version(backend, part)
         engine = backend.engine(part.engine)
-        engine.check(graph, program.constants())
+        engine.check(graph, program.constant)
         values, results = border_of(graph, part.units)
         values += [name for name in graph.inputs if name not in values]
         if not all(self._names.get(value) for value in (*values, *results)):
@@ -136,30 +135,29 @@ class EngineParts:
 MOST_ERROR = 1e-3  # relative to the largest element, that rounding may make
 
 
-def check_part(part: BoundUnit, values: Mapping[int, Tensor]) -> None:
+def check_part(part: BoundUnit, values: Mapping[int, Array]) -> None:
     """Compare a run with ``values``; ``PreconditionFailed`` if it makes something else."""
-    results = part.kernel.run_on(1)(*[values[slot] for slot in part.inputs])
-    made = [results] if isinstance(results, Tensor) else results
-    got = {str(slot): tensor for slot, tensor in zip(part.outputs, made, strict=True)}
+    made = part.kernel.function(*[values[slot] for slot in part.inputs])
+    got = {str(slot): array for slot, array in zip(part.outputs, made, strict=True)}
     _, error = errors(got, {name: values[int(name)] for name in got})
     if not error <= MOST_ERROR:
         raise PreconditionFailed(f"its outputs differ by {error:.2g} of the largest element")
 
 
 def _run(whole: Whole, given: Mapping[str, TensorType], outputs: Mapping[str, TensorType]) -> Run:
-    dense: dict[str, Tensor] = {}  # of inputs in another layout: always there, so bound once
+    dense: dict[str, Array] = {}  # of inputs in another layout: always there, so bound once
 
-    def run(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
-        feeds = {}
-        for name, tensor in zip(given, tensors, strict=True):
-            if not tensor.is_contiguous():
-                if name not in dense:
-                    dense[name] = empty_of(given[name])
-                tensor = dense[name].copy_(tensor)
-            feeds[name] = tensor
+    def run(*arrays: Array) -> tuple[Array, ...]:
+        feeds = dict(zip(given, arrays, strict=True))
+        apart = {name: array for name, array in feeds.items() if not array.flags.c_contiguous}
+        for name in apart:
+            if name not in dense:
+                dense[name] = empty_of(given[name])
+            feeds[name] = dense[name]
+        if apart:
+            copy_into(feeds, apart)
         results = {name: empty_of(spec) for name, spec in outputs.items()}
         whole.run_into(feeds, results)
-        made = tuple(results.values())
-        return made if len(made) > 1 else made[0]
+        return tuple(results.values())
 
     return run

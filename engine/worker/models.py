@@ -10,7 +10,6 @@ that it can tell a restarted worker the same things again.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -18,8 +17,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed
 from braid.core.graph import OpGraph
@@ -34,8 +32,9 @@ from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.host.report import MODEL_FILE
 from braid.engine.link.messages import ModelMemory
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
-from braid.engine.ops.dtypes import empty_of, static_shape, torch_dtype
+from braid.engine.ops.dtypes import arrays_of, tensor_of, tensors_of
 from braid.engine.ops.whole import KIND, loose_graph, output_specs
+from braid.engine.passes.body import Weights
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.quantised.calibrated import quantised_by
 from braid.engine.passes.quantised.fusing import fuse_quantised
@@ -43,15 +42,23 @@ from braid.engine.passes.run import fuse_static
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.engines import Whole
 from braid.engine.program.input_ranges import input_ranges
-from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.kernel import PackedWeights, Value
 from braid.engine.program.model_file import opened_file
 from braid.engine.program.program import NO_PARTS, BoundUnit, OpenedParts, Program
+from braid.engine.runtime.arrays import (
+    ARRAY_TYPES,
+    Array,
+    Arrays,
+    empty_of,
+    holds_floats,
+    static_shape,
+)
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.worker.any_shape import AnyShape, check_any_division
 from braid.engine.worker.divided_rows import RowsOnLane, check_rows, divided
 from braid.engine.worker.divided_rows import Run as RunRows
 from braid.engine.worker.engine_parts import EngineParts, check_version
-from braid.engine.worker.tensor_memory import storage_bytes, storage_of
+from braid.engine.worker.tensor_memory import memory_bytes, memory_of
 
 log = logging.getLogger("braid.worker")
 
@@ -61,7 +68,7 @@ _SessionKey = tuple[str, str, range | None, int, str]
 
 UNIT_BYTES = 16 << 10  # of an executable beside tensors, by unit: kernels' code, Python
 
-PROGRAMS_A_STEP = 32  # programs whose tensors are counted before requests go first again
+PROGRAMS_A_STEP = 32  # programs whose constants are counted before requests go first again
 
 
 @dataclass(slots=True)
@@ -70,32 +77,32 @@ class LoadedModel:
 
     artefact: Path
     template: OpGraph
-    weights: Mapping[str, Tensor]
+    weights: Weights
     packed: PackedWeights = field(default_factory=PackedWeights)
     file_digest: str = ""  # of the file for other runtimes; "" if there is none
     file_bytes: int = 0
     programs: dict[tuple[ProgramKey, DevicePart | None], Program] = field(default_factory=dict)
-    own: dict[tuple[ProgramKey, DevicePart | None], Sequence[Tensor]] = field(default_factory=dict)
+    own: dict[tuple[ProgramKey, DevicePart | None], Sequence[Value]] = field(default_factory=dict)
     """Constants of programs that are not among the weights."""
     content: Mapping[str, Any] = field(default_factory=dict)  # of inputs, that it takes
     takes_any_shape: bool = False
-    loose: tuple[OpGraph, Mapping[str, Tensor]] | None = None  # ``ModelTable.loose``
+    loose: tuple[OpGraph, Weights] | None = None  # ``ModelTable.loose``
 
-    def shared(self) -> Iterator[Tensor]:
+    def shared(self) -> Iterator[Value]:
         yield from self.weights.values()
-        yield from self.packed.tensors()
+        yield from self.packed.values()
 
     def keep(self, key: ProgramKey, place: DevicePart | None, program: Program) -> None:
-        shared = set(map(storage_of, self.shared()))
+        shared = set(map(memory_of, self.shared()))
         constants = program.constants().values()
-        self.own[key, place] = [one for one in constants if storage_of(one) not in shared]
+        self.own[key, place] = [one for one in constants if memory_of(one) not in shared]
         self.programs[key, place] = program
 
     def forget(self, program: Program) -> None:
         for key in [key for key, kept in self.programs.items() if kept is program]:
             del self.programs[key], self.own[key]
 
-    def tensors(self, pause: YieldToRequests) -> Iterator[Tensor]:
+    def values(self, pause: YieldToRequests) -> Iterator[Value]:
         yield from self.shared()
         for at, own in enumerate(self.own.values()):
             yield from own
@@ -227,7 +234,7 @@ class ModelTable:
             graph, constants, packed, self._pause, key.precision, dict(key.choices)
         )
 
-    def _to_bind(self, key: ProgramKey) -> tuple[OpGraph, Mapping[str, Tensor]]:
+    def _to_bind(self, key: ProgramKey) -> tuple[OpGraph, Weights]:
         """Static graph of a program in its precision, and its constants."""
         packed = self.model(key.digest).packed
         graph, constants = self.static(key)
@@ -240,17 +247,17 @@ class ModelTable:
         graph.verify()
         return graph, constants
 
-    def static(self, key: ProgramKey) -> tuple[OpGraph, dict[str, Tensor]]:
+    def static(self, key: ProgramKey) -> tuple[OpGraph, Weights]:
         """Static graph of a program in the types of the model's file, and its constants."""
         model = self.model(key.digest)
-        template, weights, static = model.template, model.weights, static_tensors(key)
+        template, weights, static = model.template, model.weights, tensors_of(static_arrays(key))
         is_loose = key.is_loose or any(0 in spec.shape for spec in key.specs.values())
         if is_loose and (loose := self.loose(key.digest)) is not None:
             (template, weights), static = loose, {}
         graph, constants = specialise(template, weights, key.specs, static, self._pause)
         return fuse_static(graph, constants), constants
 
-    def loose(self, digest: str) -> tuple[OpGraph, Mapping[str, Tensor]] | None:
+    def loose(self, digest: str) -> tuple[OpGraph, Weights] | None:
         """Return a model as one operator of ONNX Runtime, whose results may have any shape.
 
         For tensors without elements, of which kernels and ONNX Runtime differ, and for extents
@@ -270,19 +277,18 @@ class ModelTable:
                     data = in_thread(lambda: guarded_bytes(path.read_bytes()), self._pause)
             except PreconditionFailed:
                 return None
-            model.loose = loose_graph(
-                model.template, torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            )
+            content = tensor_of(np.frombuffer(bytearray(data), np.uint8))
+            model.loose = loose_graph(model.template, content)
         return model.loose
 
-    def content(self, key: ProgramKey) -> dict[str, Tensor]:
+    def content(self, key: ProgramKey) -> dict[str, Array]:
         """Content of inputs that is not made up: of static ones, and what the import has tried."""
         specs = key.specs
         tried = {
-            name: _at_shape(torch.tensor(values, dtype=torch_dtype(specs[name].dtype)), specs[name])
+            name: _at_shape(np.array(values, ARRAY_TYPES[specs[name].dtype]), specs[name])
             for name, values in self.model(key.digest).content.items()
         }
-        return {**tried, **static_tensors(key)}
+        return {**tried, **static_arrays(key)}
 
     def has_places(self, count: int) -> bool:
         return count > 1 and bool(self._backend.places(count))
@@ -367,7 +373,7 @@ class ModelTable:
             )
             prepared = self.ready(program, None, place)
 
-            def run(inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+            def run(inputs: Arrays, outputs: Arrays) -> None:
                 prepared.begin(inputs, outputs).finish()
 
             return run
@@ -386,7 +392,8 @@ class ModelTable:
         digest, runtime, count = to_run.program.digest, to_run.runtime, to_run.side_by_side
         template = self.model(digest).template
         if runtime == ONNXRUNTIME:
-            check_any_division(template, *self.static(to_run.program))
+            graph, constants = self.static(to_run.program)
+            check_any_division(template, graph, arrays_of(constants).get)
         return [
             AnyShape(digest, template, self.session(runtime, digest, place, count), place)
             for place in self.places(count)
@@ -414,7 +421,7 @@ class ModelTable:
     def check_runtime(self, runtime: str, key: ProgramKey) -> None:
         """Raise PreconditionFailed if a request could end the process in a runtime."""
         program = self.program(key)
-        self._backend.engine(runtime).check(program.graph, program.constants())
+        self._backend.engine(runtime).check(program.graph, program.constant)
 
     def ready(
         self,
@@ -433,7 +440,7 @@ class ModelTable:
     def memory(self, digest: str, latest: ReadyExecutable | None = None) -> ModelMemory:
         """Memory of a model, of which ``latest`` was just prepared."""
         model = self.model(digest)
-        sizes = storage_bytes(model.tensors(self._pause))
+        sizes = memory_bytes(model.values(self._pause))
         gpu_weights = sizes.pop("cuda", 0)
         activations = 0 if latest is None else latest.prepared.activation_bytes or 0
         reserved = self._backend.reserved_bytes()
@@ -446,20 +453,21 @@ class ModelTable:
 
     def size_bytes(self, ready: ReadyExecutable) -> int:
         """Bytes that a release gives back; on a CPU all executables share memory of activations."""
-        weights = set(map(storage_of, self.model(ready.digest).shared()))
+        shared = list(self.model(ready.digest).shared())
         constants = ready.program.constants().values()
-        own = storage_bytes(tensor for tensor in constants if storage_of(tensor) not in weights)
+        weights = sum(memory_bytes(shared).values())
+        own = sum(memory_bytes([*shared, *constants]).values()) - weights
         on_gpu = self._backend.reserved_bytes() is not None
         activations = ready.prepared.activation_bytes or 0 if on_gpu else 0
         copies = chain.from_iterable(self._executables.values())
         others = [one for one in copies if one is not ready]
-        shared = set(chain.from_iterable(one.held for one in others))
-        held = sum(size for holder, size in ready.held.items() if holder not in shared)
+        elsewhere = set(chain.from_iterable(one.held for one in others))
+        held = sum(size for holder, size in ready.held.items() if holder not in elsewhere)
         beside = chain.from_iterable(self._any_shape.values())
         opened = [*(one.session for one in others), *(one.session for one in beside)]
         if ready.session is not None and all(one is not ready.session for one in opened):
             held += len(ready.session.holders) * self.model(ready.digest).file_bytes
-        return len(ready.program.units) * UNIT_BYTES + sum(own.values()) + held + activations
+        return len(ready.program.units) * UNIT_BYTES + own + held + activations
 
     def release(self, number: int) -> None:
         """Forget an executable, and its program if no other plan uses it."""
@@ -478,47 +486,42 @@ class ModelTable:
         return self._executables[number]
 
 
-def static_tensors(key: ProgramKey) -> dict[str, Tensor]:
-    specs, tensors = key.specs, dict[str, Tensor]()
-    for name, content in key.static:
-        dtype, shape = torch_dtype(specs[name].dtype), static_shape(specs[name])
-        flat = torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0)
-        tensors[name] = flat.to(dtype).reshape(shape)
-    return tensors
+def static_arrays(key: ProgramKey) -> dict[str, Array]:
+    specs = key.specs
+    return {
+        name: np.frombuffer(bytearray(content), ARRAY_TYPES[specs[name].dtype]).reshape(
+            static_shape(specs[name])
+        )
+        for name, content in key.static
+    }
 
 
-def _at_shape(tensor: Tensor, spec: TensorType) -> Tensor:
-    """Repeat a tensor's elements as often as a shape has them, its row for each row of a batch."""
+def _at_shape(array: Array, spec: TensorType) -> Array:
+    """Repeat an array's elements as often as a shape has them, its row for each row of a batch."""
     shape = static_shape(spec)
-    if tensor.dim() == len(shape) and tuple(tensor.shape[1:]) == tuple(shape[1:]):
-        rows = torch.arange(shape[0]) % max(1, tensor.shape[0]) if shape else slice(None)
-        return tensor[rows] if shape else tensor
-    first = tensor.reshape(-1)[:1]
-    return first.expand(math.prod(shape)).reshape(shape).clone()
+    if array.ndim == len(shape) and list(array.shape[1:]) == shape[1:]:
+        return array[np.arange(shape[0]) % max(1, len(array))] if shape else array
+    return np.full(shape, array.reshape(-1)[0])
 
 
-def seeded_inputs(
-    graph: OpGraph, static_values: Mapping[str, Tensor], seed: int
-) -> dict[str, Tensor]:
+def seeded_inputs(graph: OpGraph, static_values: Arrays, seed: int) -> dict[str, Array]:
     """Inputs to time and compare plans with: normal floats, zeros for integers.
 
     Zeros are legal indices and lengths almost everywhere; divisors are ones.
     """
-    generator = torch.Generator().manual_seed(seed)
+    random = np.random.default_rng(seed)
     divisors = {limits.name for limits in input_ranges(graph) if not limits.values.zero}
     inputs = {}
     for name, spec in graph.inputs.items():
-        dtype = torch_dtype(spec.dtype)
-        if name in static_values:
-            inputs[name] = static_values[name]
-        elif dtype.is_floating_point:
-            inputs[name] = torch.randn(static_shape(spec), generator=generator).to(dtype)
-        else:
-            inputs[name] = torch.full(static_shape(spec), int(name in divisors), dtype=dtype)
+        inputs[name] = static_values.get(name, empty_of(spec))
+        if name not in static_values and holds_floats(inputs[name]):
+            inputs[name][...] = random.standard_normal(inputs[name].shape, np.float32)
+        elif name not in static_values:
+            inputs[name].fill(name in divisors)
     return inputs
 
 
-def result_memory(graph: OpGraph) -> dict[str, Tensor] | None:
+def result_memory(graph: OpGraph) -> Arrays | None:
     """Memory for a static graph's outputs; None if some follow the content, are texts or empty."""
     specs = output_specs(graph)
     if slot_layout(graph.inputs, specs).has_heap or not all(x.elements for x in specs.values()):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,13 +12,12 @@ from pathlib import Path
 from time import monotonic, perf_counter_ns
 from typing import Any, TypeAlias
 
-import torch
+import numpy as np
 from msgspec import structs
-from torch import Tensor
 
 from braid.core.errors import InvalidRequest, PreconditionFailed
 from braid.core.program import ProgramKey
-from braid.engine.device import Backend, FinishedRun, PendingRun, Tensors
+from braid.engine.device import Backend, FinishedRun, PendingRun
 from braid.engine.link.messages import (
     Acknowledged,
     DescribeDevice,
@@ -35,11 +33,11 @@ from braid.engine.link.messages import (
     UnloadModel,
 )
 from braid.engine.link.shared_memory import Field, SlotLayout
-from braid.engine.ops.dtypes import static_shape, torch_dtype
+from braid.engine.ops.dtypes import copy_into
 from braid.engine.ops.whole import KIND, output_specs
-from braid.engine.passes.specialise import interpret
+from braid.engine.passes.specialise import interpreted
+from braid.engine.runtime.arrays import ARRAY_TYPES, Array, Arrays, are_finite, static_shape
 from braid.engine.runtime.memory import give_back_freed_memory
-from braid.engine.runtime.threads import on_one_thread
 from braid.engine.runtime.yielding import (
     NetClock,
     YieldToRequests,
@@ -58,14 +56,14 @@ from braid.engine.worker.models import (
 
 log = logging.getLogger("braid.worker")
 
-Views: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]  # inputs and outputs by name
+Views: TypeAlias = tuple[Arrays, Arrays]  # inputs and outputs by name
 Copies: TypeAlias = Sequence[ReadyExecutable] | Sequence[AnyShape]  # one for each of several places
 
 MAX_KEPT = 4096
 
 
 class SlotViews:
-    """Tensors over slots, kept since slots are used again."""
+    """Arrays over slots, kept since slots are used again."""
 
     def __init__(self, arena: mmap.mmap) -> None:
         self._arena = arena
@@ -96,16 +94,12 @@ class SlotViews:
     def clear(self) -> None:
         self._kept.clear()
 
-    def _view(self, field: Field, offset: int) -> Tensor:
+    def _view(self, field: Field, offset: int) -> Array:
         if field.spec.is_static:
-            dtype, shape = torch_dtype(field.spec.dtype), static_shape(field.spec)
+            dtype, shape = ARRAY_TYPES[field.spec.dtype], static_shape(field.spec)
         else:  # its place
-            dtype, shape = torch.uint8, [field.size_bytes]
-        count = math.prod(shape)
-        if count == 0:
-            return torch.empty(shape, dtype=dtype)
-        flat = torch.frombuffer(self._arena, dtype=dtype, count=count, offset=offset + field.offset)
-        return flat.reshape(shape)
+            dtype, shape = ARRAY_TYPES["UINT8"], [field.size_bytes]
+        return np.ndarray(shape, dtype, self._arena, offset + field.offset)
 
 
 class WorkClock:
@@ -126,8 +120,6 @@ class RunUnderway:
     number: int  # of the executable
     began_ns: int
     pending: PendingRun
-    outputs: Mapping[str, Tensor]  # where they go
-    size_bytes: int  # of the slot
 
 
 class RequestHandlers:
@@ -161,7 +153,7 @@ class RequestHandlers:
             pending: PendingRun = FinishedRun(outputs)
         else:
             pending = begin_run(self._backend, ready, inputs, outputs, request.is_finite)
-        return RunUnderway(number, began_ns, pending, outputs, ready.layout.size_bytes)
+        return RunUnderway(number, began_ns, pending)
 
     def _run_at_any_shape(
         self, request: RunExecutable, program: ProgramKey, began_ns: int
@@ -169,16 +161,15 @@ class RequestHandlers:
         number = request.number
         session, *_ = self._models.any_shape(number)
         slot = inputs, outputs, _ = self._any_slot(request, session, program)
-        size_bytes = session.layout(program).size_bytes
-        if request.is_finite or are_finite(size_bytes, inputs):
+        if request.is_finite or are_finite(inputs):
             session.run(program, *slot)
         else:
-            session.run(program, *slot, partial(interpret, *self._models.static(program)))
-        return RunUnderway(number, began_ns, FinishedRun(outputs), outputs, size_bytes)
+            session.run(program, *slot, partial(interpreted, *self._models.static(program)))
+        return RunUnderway(number, began_ns, FinishedRun(outputs))
 
     def _any_slot(
         self, request: RunExecutable, session: AnyShape, program: ProgramKey
-    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor], Heap | None]:
+    ) -> tuple[Arrays, Arrays, Heap | None]:
         layout = session.layout(program)
         inputs, outputs = self._slots.of(request.number, request.offset, layout, program)
         heap = self._slots.heap(request.offset, layout) if layout.has_heap else None
@@ -186,7 +177,7 @@ class RequestHandlers:
 
     def finish(self, run: RunUnderway) -> RunDone:
         """The time that counts is that since the device had done the run before."""
-        _put(run.pending.finish(), run.outputs, run.size_bytes)
+        run.pending.finish()
         began_ns, self._free_ns = max(run.began_ns, self._free_ns), perf_counter_ns()
         return RunDone((self._free_ns - began_ns) // 1000)
 
@@ -202,7 +193,7 @@ class RequestHandlers:
         if request.is_finite:
             return sessions
         inputs, *_ = self._any_slot(request, sessions[0], program)
-        is_finite = are_finite(sessions[0].layout(program).size_bytes, inputs)
+        is_finite = are_finite(inputs)
         return sessions if is_finite else ()  # else it is interpreted, by the loop's thread
 
     def run_on_place(self, copies: Copies, request: RunExecutable) -> Callable[[Any], RunDone]:
@@ -223,8 +214,7 @@ class RequestHandlers:
 
         def run(ready: ReadyExecutable) -> RunDone:
             began_ns = perf_counter_ns()
-            results = begin_run(self._backend, ready, inputs, outputs, request.is_finite).finish()
-            _put(results, outputs, ready.layout.size_bytes)
+            begin_run(self._backend, ready, inputs, outputs, request.is_finite).finish()
             return RunDone((perf_counter_ns() - began_ns) // 1000)
 
         return run
@@ -278,7 +268,7 @@ class RequestHandlers:
         outputs = {name: place.spec for name, place in session.layout(key).outputs.items()}
         return ExecutableReady(outputs, run_s, True, room, memory)
 
-    def _warm_up(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:
+    def _warm_up(self, ready: ReadyExecutable, inputs: Arrays) -> float:
         """Run for the first time; returns its seconds."""
         if (place := ready.place) is None:
             return self._warm_up_all(ready, inputs)
@@ -293,7 +283,7 @@ class RequestHandlers:
 
         return elsewhere([(place.start, run)], self._pause)[0]
 
-    def _warm_up_all(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:
+    def _warm_up_all(self, ready: ReadyExecutable, inputs: Arrays) -> float:
         """As ``_warm_up``, on all of the device, without the seconds of requests in between."""
         pause, start_ns = NetClock(self._pause), perf_counter_ns()
         session = ready.session
@@ -339,17 +329,18 @@ class RequestHandlers:
 def begin_run(
     backend: Backend,
     ready: ReadyExecutable,
-    inputs: Tensors,
-    outputs: Tensors,
+    inputs: Arrays,
+    outputs: Arrays,
     is_finite: bool = False,
 ) -> PendingRun:
-    """Finishes with ``outputs`` itself where it writes there; ``is_finite``: known of inputs."""
-    if not (is_finite or not ready.needs_finite or are_finite(ready.layout.size_bytes, inputs)):
-        return FinishedRun(backend.interpret(ready.program, inputs, no_pause))
+    """Begin a run that fills ``outputs``; ``is_finite``: known of inputs."""
+    if not (is_finite or not ready.needs_finite or are_finite(inputs)):
+        results = backend.interpret(ready.program, inputs, no_pause)
+        return FinishedRun(copy_into(outputs, results))
     if ready.session is not None:
         try:
-            if not all(map(Tensor.numel, outputs.values())):  # nothing has no address
-                return FinishedRun(ready.session.run(inputs))
+            if not all(array.size for array in outputs.values()):  # nothing has no address
+                return FinishedRun(copy_into(outputs, ready.session.run(inputs)))
             ready.session.run_into(inputs, outputs)
             return FinishedRun(outputs)
         except PreconditionFailed as error:
@@ -367,22 +358,3 @@ def begin_run(
             facts = {"digest": ready.digest}
             log.warning("runs under the sequential plan, for once: %s", error, extra=facts)
         return ready.fallback.begin(inputs, outputs)
-
-
-def _put(results: Tensors, outputs: Mapping[str, Tensor], size_bytes: int) -> None:
-    """Copy what was found into ``outputs``, unless it is there already."""
-    if results is not outputs:
-        with on_one_thread(size_bytes):
-            for name, tensor in results.items():
-                outputs[name].copy_(tensor)
-
-
-def are_finite(size_bytes: int, tensors: Tensors) -> bool:
-    """Whether no element is NaN or infinite; tensors of ``size_bytes`` in all."""
-    with on_one_thread(size_bytes):
-        return all(map(_is_finite, tensors.values()))
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    """Whether no element is NaN or infinite; may say False for sums that overflow."""
-    return not tensor.is_floating_point() or math.isfinite(tensor.sum().item())

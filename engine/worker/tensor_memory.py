@@ -1,26 +1,35 @@
-"""Memory of tensors, whatever they share of it and wherever it lies."""
+"""Memory of values, whatever they share of it and wherever it lies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torch import Tensor
+import numpy as np
+
+from braid.engine.ops.dtypes import array_of
+from braid.engine.program.kernel import Value
+from braid.engine.runtime.arrays import address_of
 
 
-def storage_of(tensor: Tensor) -> int:
-    """Return what tells a tensor's memory from that of others."""
-    return id(tensor) if tensor.is_mkldnn else tensor.untyped_storage().data_ptr()  # that is opaque
+def memory_of(value: Value) -> tuple[str, int, int]:
+    """Type of the device, and where there a value's memory begins and ends."""
+    if isinstance(value, np.ndarray) or value.is_cpu:
+        array = array_of(value)
+        steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+        start = address_of(array)
+        return "cpu", start, start + (array.itemsize + sum(steps) if array.size else 0)
+    storage = value.untyped_storage()
+    start = storage.data_ptr()
+    return value.device.type, start, start + storage.nbytes()
 
 
-def storage_bytes(tensors: Iterable[Tensor]) -> dict[str, int]:
-    """Return the bytes that tensors take by type of device, memory that they share counted once."""
-    sizes: dict[tuple[str, int], int] = {}
-    for tensor in tensors:
-        if tensor.is_mkldnn:
-            sizes[tensor.device.type, storage_of(tensor)] = tensor.numel() * tensor.element_size()
-        elif tensor.numel():
-            sizes[tensor.device.type, storage_of(tensor)] = tensor.untyped_storage().nbytes()
+def memory_bytes(values: Iterable[Value]) -> dict[str, int]:
+    """Return the bytes that values take by type of device, memory that they share counted once."""
     total: dict[str, int] = {}
-    for (device, _), size in sizes.items():
-        total[device] = total.get(device, 0) + size
+    counted = "", 0  # device, and the end of what is counted there
+    for device, start, end in sorted({memory_of(value) for value in values}):
+        first = max(start, counted[1]) if device == counted[0] else start
+        if end > first:
+            total[device] = total.get(device, 0) + end - first
+            counted = device, end
     return total

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch._inductor.config as inductor_config
@@ -124,7 +125,7 @@ def test_a_plan_is_timed_by_both_clocks() -> None:
     with torch.inference_mode():
         program = bound(graph, constants)
         ready = executor.prepare(program, sequential_plan(len(program.units)))
-        inputs = {"x": torch.ones(6, 6)}
+        inputs = {"x": np.ones((6, 6), np.float32)}
         waited: list[float] = []
         plan = OurPlan(OnGpu(executor, ready, ()), inputs, hold_up=waited.append)
         plan.warm_up()

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from torch import Tensor
 
 import braid
 from braid.compiler.imported_model import read_imported
@@ -22,6 +21,7 @@ from braid.core.shape_memory import LEAST_BYTES, PART
 from braid.core.shape_uses import Key
 from braid.engine.importer.host.report import file_digest
 from braid.engine.link.options import WorkerOptions
+from braid.engine.runtime.arrays import Arrays
 from braid.library.compiled import Compiled
 from braid.library.network import Network
 from tests.engine.importer.running import import_here
@@ -111,7 +111,7 @@ def test_calls_are_padded_to_compiled_lengths_where_their_plans_are_faster(
     with at_lengths(model.model, tmp_path, latencies_us) as checked:
         ran, run = set[int](), checked.net.other_shapes.run
 
-        def watched(key: Key, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        def watched(key: Key, given: Arrays) -> Arrays:
             ran.add(given["ids"].shape[1])
             return run(key, given)
 

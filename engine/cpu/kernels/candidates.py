@@ -1,7 +1,6 @@
 """Kernels for CPU: every way to run a unit.
 
-variants(unit) ──> [oneDNN directly, Winograd's method, oneDNN through torch, the registry's]
-                   those that fit
+variants(unit) ──> [oneDNN directly, Winograd's method, the registry's], those that fit
 """
 
 from __future__ import annotations
@@ -9,22 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.schedule import USUAL_KERNELS
 from braid.core.tensor import DTYPE_BYTES
-from braid.engine.cpu.border import through_torch
+from braid.engine.cpu.border import on_arrays
 from braid.engine.cpu.kernels.elementwise_units import image_values
 from braid.engine.cpu.kernels.integers.binding import KINDS as ON_INTEGERS
 from braid.engine.cpu.kernels.integers.binding import bind_on_integers
 from braid.engine.cpu.kernels.onednn_units import bind_directly
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.cpu.kernels.winograd import bind_winograd
-from braid.engine.device import Tensors
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import DST, SRC, OneDnn, find_onednn
 from braid.engine.onednn.recipe import Action, Place, Recipe
-from braid.engine.ops.dtypes import array_of
+from braid.engine.ops.dtypes import array_of, tensor_of
 from braid.engine.ops.kinds import bound
 from braid.engine.program.kernel import (
     REGISTRY,
@@ -32,10 +33,11 @@ from braid.engine.program.kernel import (
     KernelSource,
     MergedUnit,
     PackedWeights,
-    cut_output,
+    Values,
     kernel_signature,
 )
 from braid.engine.program.program import Binding, Program, bind
+from braid.engine.runtime.arrays import Array, Arrays
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 _ON_BYTES = frozenset({"aten.cat", "braid.max_pool"})  # oneDNN moves 8-bit integers, too
@@ -48,12 +50,12 @@ class CpuKernels:
         self._latest: tuple[OpGraph, Set[str]] | None = None
 
     def variants(
-        self, unit: Operator, graph: OpGraph, constants: Tensors, packed: PackedWeights
+        self, unit: Operator, graph: OpGraph, constants: Arrays, packed: PackedWeights
     ) -> Iterator[Kernel]:
         library = find_onednn()
         if library is not None:
             library = library.on(_data_type(unit, graph))
-            read = {name: array_of(constants[name]) for name in unit.inputs if name in constants}
+            read = {name: constants[name] for name in unit.inputs if name in constants}
             binding = UnitBinding(library, graph, read, packed, self._images(graph))
             bind = bind_on_integers if unit.kind in ON_INTEGERS else bind_directly
             direct = bind(unit, binding)
@@ -61,9 +63,12 @@ class CpuKernels:
                 yield direct
                 if (winograd := bind_winograd(unit, binding)) is not None:
                     yield winograd
-        if (kernel := through_torch(unit, graph, constants, packed)) is not None:
-            yield kernel
-        yield Kernel(REGISTRY, bound(unit))
+        fixed = {
+            at: tensor_of(constants[name])
+            for at, name in enumerate(unit.inputs)
+            if name in constants
+        }
+        yield Kernel(REGISTRY, on_arrays(bound(unit), fixed))
 
     def _images(self, graph: OpGraph) -> Set[str]:
         if self._latest is None or self._latest[0] is not graph:
@@ -74,14 +79,17 @@ class CpuKernels:
         """Signature of the unit alone: a store keeps choices by device."""
         return kernel_signature(unit, graph)
 
-    def place(self, graph: OpGraph, constants: Tensors, packed: PackedWeights) -> Tensors:
+    def place(self, graph: OpGraph, constants: Values, packed: PackedWeights) -> Arrays:
         """The constants as they are: in memory already."""
-        return constants
+        return {name: array_of(value) for name, value in constants.items()}
+
+    def on_host(self, value: Array) -> Array:
+        return value
 
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
         library = find_onednn()
         if kernel.recipe is None or library is None:
-            return cut_output(kernel, merged, threads)
+            return _cut_output(kernel, merged)
         return cut_by_copies(library.on(_data_type(merged.unit, merged.graph)), kernel, merged)
 
 
@@ -90,7 +98,7 @@ CPU_KERNELS: KernelSource = CpuKernels()
 
 def bind_on_cpu(
     graph: OpGraph,
-    constants: Tensors,
+    constants: Values,
     packed: PackedWeights,
     threads: int,
     choices: Mapping[str, str] = USUAL_KERNELS,
@@ -103,6 +111,19 @@ def _data_type(unit: Operator, graph: OpGraph) -> str:
     dtype, *others = {graph.spec(name).dtype for name in unit.outputs}
     on_bytes = dtype in ("UINT8", "INT8") and unit.kind in _ON_BYTES
     return dtype if not others and (dtype == "BF16" or on_bytes) else "FP32"
+
+
+def _cut_output(kernel: Kernel, merged: MergedUnit) -> Kernel:
+    """``kernel`` followed by views of its output."""
+    run = kernel.function
+    ends = [*accumulate(part[merged.axis] for part in merged.parts)][:-1]
+
+    def cut(x: Array) -> tuple[Array, ...]:
+        result = run(x, *merged.tensors.values())
+        whole = result[0] if isinstance(result, tuple) else result
+        return tuple(np.split(whole, ends, merged.axis))
+
+    return Kernel(f"{kernel.variant}, merged", cut)
 
 
 def cut_by_copies(library: OneDnn, kernel: Kernel, merged: MergedUnit) -> Kernel:

@@ -20,12 +20,13 @@ from braid.core.tensor import DTYPE_BYTES
 from braid.engine.cpu.kernels.native_units import VARIANT, words
 from braid.engine.cpu.kernels.unit_binding import UnitBinding, View, single
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import DST, MANY, SRC, NativeCall, OneDnn, strides_of
+from braid.engine.onednn.library import DST, MANY, SRC, NativeCall, OneDnn
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.families.shape import normal_axis
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.ops.value_ranges import ValueRange, along_axis, index_tuples
 from braid.engine.program.kernel import Kernel
+from braid.engine.runtime.arrays import strides_of
 
 _MOST_AXES, _MOST_OPERANDS = 6, 3
 _INDICES = 2  # argument of a gather beside SRC

@@ -35,7 +35,6 @@ from braid.engine.onednn.library import (
     SRC_1,
     OneDnn,
     PostOp,
-    strides_of,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.families.attention import ATTENTION, ROTATE
@@ -44,6 +43,7 @@ from braid.engine.ops.kinds import EPILOGUE, OPS, WEIGHTED_SUM
 from braid.engine.passes.attention import RESHAPES
 from braid.engine.passes.fusion import weights_of
 from braid.engine.program.kernel import Kernel
+from braid.engine.runtime.arrays import strides_of
 
 _ALGORITHMS = {
     "aten.add": BINARY_ADD,

@@ -14,7 +14,7 @@ import numpy as np
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.unit_binding import UnitBinding, single
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import BIAS, MANY, SRC, WEIGHTS, NativeCall, PostOp, dtype_of
+from braid.engine.onednn.library import BIAS, MANY, SRC, WEIGHTS, NativeCall, PostOp
 from braid.engine.onednn.recipe import Recipe
 from braid.engine.ops.families.attention import (
     ATTENTION,
@@ -26,6 +26,7 @@ from braid.engine.ops.families.attention import (
 )
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.program.kernel import Kernel
+from braid.engine.runtime.arrays import dtype_of
 
 VARIANT = "native"
 

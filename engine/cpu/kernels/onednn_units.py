@@ -42,7 +42,6 @@ from braid.engine.cpu.kernels.view_units import VIEW_KINDS, batch_norm, resized,
 from braid.engine.onednn import floats
 from braid.engine.onednn.library import (
     ADD,
-    ARRAY_TYPES,
     AVERAGE_ALL,
     AVERAGE_VALID,
     BIAS,
@@ -56,12 +55,12 @@ from braid.engine.onednn.library import (
     PostOp,
     Primitive,
     Unsupported,
-    dtype_of,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.families.linear import same_padding
 from braid.engine.ops.kinds import WEIGHTED_SUM
 from braid.engine.program.kernel import Kernel
+from braid.engine.runtime.arrays import ARRAY_TYPES, dtype_of
 
 _GLOBAL_POOL = "braid.global_avg_pool"
 

@@ -25,13 +25,13 @@ from braid.engine.onednn.library import (
     SCRATCH,
     SRC,
     WEIGHTS,
-    Array,
     NativeCall,
     PostOp,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.families.recurrent import RecurrentOptions
 from braid.engine.program.kernel import Kernel
+from braid.engine.runtime.arrays import Array
 
 _LAYERS = {"lstm": (0, 4), "gru": (1, 3), "rnn_tanh": (2, 1), "rnn_relu": (3, 1)}
 """Layer -> its number in vectors.c, and its gates."""

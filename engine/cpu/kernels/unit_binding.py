@@ -10,21 +10,18 @@ import numpy as np
 
 from braid.core.graph import Operator, OpGraph
 from braid.engine.onednn.library import (
-    ARRAY_TYPES,
     BIAS,
     DST,
     DTYPES,
     SCRATCH,
     WEIGHTS,
-    Array,
     Computation,
     OneDnn,
     Primitive,
-    dtype_of,
-    strides_of,
 )
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.program.kernel import Kernel, PackedWeights
+from braid.engine.runtime.arrays import ARRAY_TYPES, Array, dtype_of, strides_of
 
 VARIANT = "onednn"
 

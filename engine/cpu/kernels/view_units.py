@@ -15,26 +15,17 @@ import numpy as np
 
 from braid.core.graph import Operator
 from braid.core.tensor import DTYPE_BYTES
-from braid.engine.cpu.border import sampling_of, views_of
+from braid.engine.cpu.border import on_arrays, sampling_of, views_of
 from braid.engine.cpu.kernels.element_units import copy_of
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, View, WithWeights
 from braid.engine.onednn import floats
-from braid.engine.onednn.library import (
-    BIAS,
-    DST,
-    LINEAR,
-    MANY,
-    NEAREST,
-    SRC,
-    PostOp,
-    dtype_of,
-    strides_of,
-)
+from braid.engine.onednn.library import BIAS, DST, LINEAR, MANY, NEAREST, SRC, PostOp
 from braid.engine.onednn.recipe import Action, Place, Recipe
 from braid.engine.ops.families.resize import ResizeOptions
 from braid.engine.ops.kinds import EPILOGUE, bound
 from braid.engine.passes.attention import RESHAPES
 from braid.engine.program.kernel import Kernel
+from braid.engine.runtime.arrays import dtype_of, strides_of
 
 VIEW_KINDS = RESHAPES | {
     *("aten.permute", "aten.select", "braid.slice", "braid.split", "braid.expand"),
@@ -65,7 +56,7 @@ def viewed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
     if is_view and of_callers.isdisjoint((source, *unit.outputs)):
         offsets = tuple(size * y.offset for y in results)
         recipe = Recipe((), operands, buffers, views=offsets)
-        return Kernel(VARIANT, bound(unit), lambda _: recipe)
+        return Kernel(VARIANT, on_arrays(bound(unit)), lambda _: recipe)
     copies = [
         _copy(unit, x, y, strides, binding) for y, strides in zip(results, wanted, strict=True)
     ]

@@ -22,9 +22,10 @@ from braid.engine.cpu.kernels.epilogues import post_ops
 from braid.engine.cpu.kernels.onednn_units import with_residual
 from braid.engine.cpu.kernels.unit_binding import UnitBinding, constants_of, single
 from braid.engine.cpu.native.find import find_native
-from braid.engine.onednn.library import WEIGHTS, Array, NativeCall, OneDnn, PostOp
+from braid.engine.onednn.library import WEIGHTS, NativeCall, OneDnn, PostOp
 from braid.engine.onednn.recipe import Recipe
 from braid.engine.program.kernel import Kernel
+from braid.engine.runtime.arrays import Array
 
 VARIANT = "winograd"
 

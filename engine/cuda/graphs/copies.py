@@ -6,7 +6,11 @@ captured are put on eager streams instead, which is also how they will run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import torch
+from torch import Tensor
 
 from braid.engine.cuda.driver.faults import CaptureFailed
 from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, Pool, Stream
@@ -27,6 +31,14 @@ class OneByOne:
 
     def run_unit(self, program: Program, unit: int, env: Environment) -> None:
         launch_unit(program.units[unit], env, self.driver, self.driver.stream(ORIGIN))
+
+    def made_up(self, value: Tensor) -> Callable[[], Tensor] | None:
+        if not value.is_floating_point():
+            return None
+        shape, strides, dtype, device = value.shape, value.stride(), value.dtype, value.device
+        return lambda: torch.empty_strided(shape, strides, dtype=dtype, device=device).uniform_(
+            -1, 1
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,6 @@ def warm_up(
 
 
 def launch_unit(unit: BoundUnit, env: Environment, driver: Driver, stream: Stream) -> None:
-    results = driver.launch(stream, unit.kernel.run_on(1), [env[slot] for slot in unit.inputs])
+    results = driver.launch(stream, unit.kernel.function, [env[slot] for slot in unit.inputs])
     for slot, tensor in zip(unit.outputs, results, strict=True):
         env[slot] = tensor

@@ -20,7 +20,8 @@ from torch import Tensor
 from braid.core.graph import OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.cuda.driver.interface import ORIGIN, Driver, Event, Stream
-from braid.engine.ops.dtypes import static_shape, torch_dtype
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.runtime.arrays import static_shape
 
 Tensors = Mapping[str, Tensor]
 

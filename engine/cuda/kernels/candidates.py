@@ -22,7 +22,7 @@ from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.precision import FP32, HALF, TF32
-from braid.engine.cuda.kernels.fallback_kernel import with_fallback
+from braid.engine.cuda.kernels.fallback_kernel import Run, with_fallback
 from braid.engine.cuda.kernels.inductor import (
     Compile,
     SharedCode,
@@ -37,6 +37,7 @@ from braid.engine.cuda.kernels.library_units import (
     convolutions,
     linears,
 )
+from braid.engine.ops.dtypes import array_of, tensor_of
 from braid.engine.ops.kinds import bound
 from braid.engine.ops.whole import KIND as ON_HOST
 from braid.engine.program.kernel import (
@@ -44,10 +45,11 @@ from braid.engine.program.kernel import (
     Kernel,
     MergedUnit,
     PackedWeights,
-    Run,
-    cut_output,
+    Value,
+    Values,
     kernel_signature,
 )
+from braid.engine.runtime.arrays import Array
 
 _FLOATS = frozenset({"FP32", "FP16", "BF16"})
 
@@ -78,22 +80,41 @@ class CudaKernels:
         self._code: WeakValueDictionary[str, SharedCode] = WeakValueDictionary()
         pin_fp32()
 
-    def place(
-        self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-    ) -> dict[str, Tensor]:
+    def place(self, graph: OpGraph, constants: Values, packed: PackedWeights) -> dict[str, Tensor]:
         """Copies on the device, except of constants that units on the host read."""
         on_host = {name for unit in graph.operators if unit.kind == ON_HOST for name in unit.inputs}
         return {
-            name: tensor if name in on_host else self._placed(name, tensor, packed)
-            for name, tensor in constants.items()
+            name: tensor_of(value) if name in on_host else self._placed(name, value, packed)
+            for name, value in constants.items()
         }
 
-    def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
-        return cut_output(kernel, merged, threads)
+    def on_host(self, value: Tensor) -> Array:
+        return array_of(value.cpu())
 
-    def _placed(self, name: str, tensor: Tensor, packed: PackedWeights) -> Tensor:
+    def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
+        """``kernel`` followed by cuts of its output; see ``KernelSource.cut``.
+
+        Rows of a part of a matrix lie apart, which matrix products and attention read as they are.
+        A part of an image is copied here, where it is measured: convolutions would copy it.
+        """
+        run, (weight, bias) = kernel.function, merged.tensors.values()
+        extents = [part[merged.axis] for part in merged.parts]
+
+        def cut(x: Tensor) -> tuple[Tensor, ...]:
+            result = run(x, weight, bias)
+            whole = result if isinstance(result, Tensor) else result[0]
+            parts = torch.split(whole, extents, merged.axis)
+            if merged.axis != 1:
+                return parts
+            last = whole.is_contiguous(memory_format=torch.channels_last)
+            layout = torch.channels_last if last else torch.contiguous_format
+            return tuple(part.contiguous(memory_format=layout) for part in parts)
+
+        return Kernel(f"{kernel.variant}, merged", cut)
+
+    def _placed(self, name: str, value: Value, packed: PackedWeights) -> Tensor:
         key = "placed", name
-        return packed.derived(key, tensor, lambda: tensor.to(self._device).contiguous())
+        return packed.derived(key, value, lambda: tensor_of(value).to(self._device).contiguous())
 
     def signature(self, unit: Operator, graph: OpGraph) -> str:
         """Signature of the unit; TF32 and FP32 units differ in nothing else."""
@@ -168,7 +189,7 @@ _LINEARS = frozenset({"aten.linear", "braid.linear_add"})
 
 
 def _in_tf32(kernel: Kernel) -> Kernel:
-    run = kernel.run_on(1)
+    run: Run = kernel.function
 
     def switched(*inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         with tensor_float_32():

@@ -15,14 +15,16 @@ import torch
 from torch import Tensor
 
 from braid.engine.cuda.driver.faults import classify
-from braid.engine.program.kernel import Kernel, Run
+from braid.engine.program.kernel import Kernel
+
+Run = Callable[..., Tensor | tuple[Tensor, ...]]
 
 log = logging.getLogger("braid.kernels")
 
 
 def with_fallback(kernel: Kernel, otherwise: Run, unit: str) -> Kernel:
     """The kernel, or ``otherwise`` if its first run fails for other reasons than the device's."""
-    tried = kernel.run_on(1)
+    tried: Run = kernel.function
     decided: list[Run] = []
 
     def run(*inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:

@@ -18,17 +18,19 @@ import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph
 from braid.core.precision import FP32, INT8
 from braid.core.quantisation import Quantisation
-from braid.engine.device import Backend, Tensors
+from braid.engine.device import Backend
 from braid.engine.link.messages import Calibrate
+from braid.engine.ops.dtypes import array_of, arrays_of, tensors_of
+from braid.engine.passes.body import Weights
 from braid.engine.passes.quantised.calibrated import grid_of
 from braid.engine.passes.quantised.candidates import Candidates
+from braid.engine.runtime.arrays import Array, Arrays
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.comparison import errors
 from braid.engine.worker.checked_inputs import inputs_to_check
@@ -52,49 +54,49 @@ class Observed:
         self._values = values
         self._share = max(1, KEPT // samples)
         self._ends: dict[str, Range] = {}
-        self._kept: dict[str, list[Tensor]] = {}
+        self._kept: dict[str, list[Array]] = {}
 
-    def see(self, value: str, tensor: Tensor) -> None:
-        if value not in self._values or not tensor.numel():
+    def see(self, value: str, array: Array) -> None:
+        if value not in self._values or not array.size:
             return
-        least, most = map(float, torch.aminmax(tensor))
+        least, most = float(array.min()), float(array.max())
         ends = self._ends.get(value, (least, most))
         self._ends[value] = min(ends[0], least), max(ends[1], most)
-        step = max(1, tensor.numel() // self._share) | 1  # odd: rows are even in length
-        self._kept.setdefault(value, []).append(tensor.flatten()[::step].clone())
+        step = max(1, array.size // self._share) | 1  # odd: rows are even in length
+        self._kept.setdefault(value, []).append(array.reshape(-1)[::step].copy())
 
-    def by(self, method: Callable[[Range, Tensor], Range]) -> dict[str, Range]:
+    def by(self, method: Callable[[Range, Array], Range]) -> dict[str, Range]:
         """Ranges of the values that are finite, by a method."""
         return {
-            value: method(ends, torch.cat(self._kept[value]))
+            value: method(ends, np.concatenate(self._kept[value]))
             for value, ends in self._ends.items()
             if all(abs(end) < float("inf") for end in ends)
         }
 
 
-def whole(ends: Range, _: Tensor) -> Range:
+def whole(ends: Range, _: Array) -> Range:
     return ends
 
 
-def percentile(_: Range, elements: Tensor) -> Range:
+def percentile(_: Range, elements: Array) -> Range:
     outside = 1 - PERCENTILE / 100
-    least, most = torch.quantile(elements, torch.tensor([outside, 1 - outside])).tolist()
+    least, most = np.quantile(elements, [outside, 1 - outside]).tolist()
     return least, most
 
 
-def least_error(ends: Range, elements: Tensor) -> Range:
+def least_error(ends: Range, elements: Array) -> Range:
     """The part of the whole range in which rounding and cutting off err least, squared."""
 
     def error(part: float) -> float:
         scale, zero = grid_of(ends[0] * part, ends[1] * part)
-        rounded = (torch.round(elements / scale) + zero).clamp_(0, 255).sub_(zero).mul_(scale)
-        return float(rounded.sub_(elements).square_().mean())
+        rounded = (np.clip(np.round(elements / scale) + zero, 0, 255) - zero) * scale
+        return float(np.square(rounded - elements).mean())
 
     best = min(_SHRUNK, key=error)
     return ends[0] * best, ends[1] * best
 
 
-METHODS: Mapping[str, Callable[[Range, Tensor], Range]] = {
+METHODS: Mapping[str, Callable[[Range, Array], Range]] = {
     "whole range": whole,
     f"percentile {PERCENTILE}": percentile,
     "least error": least_error,
@@ -143,31 +145,31 @@ class _Model:
     request: Calibrate
     pause: YieldToRequests
     graph: OpGraph
-    constants: Mapping[str, Tensor]
+    constants: Weights
     candidates: Candidates
 
     def outputs(
-        self, inputs: Tensors, observed: Observed | None = None
-    ) -> Generator[None, None, dict[str, Tensor]]:
+        self, inputs: Arrays, observed: Observed | None = None
+    ) -> Generator[None, None, Arrays]:
         """Exact outputs of a run by the names that callers see; values are observed in passing."""
 
-        def visit(op: Operator, values: Tensors) -> None:
+        def visit(op: Operator, values: Weights) -> None:
             if observed is not None:
                 for name in filter(values.__contains__, op.outputs):
-                    observed.see(name, values[name])
+                    observed.see(name, array_of(values[name]))
 
-        values: dict[str, Tensor] = {**self.constants, **inputs}
-        for name, tensor in inputs.items():
+        values = {**self.constants, **tensors_of(inputs)}
+        for name, array in inputs.items():
             if observed is not None:
-                observed.see(name, tensor)
+                observed.see(name, array)
         yield from exact_run(self.graph, values, visit)
-        return {name: values[value] for name, value in self.graph.outputs.items()}
+        return arrays_of({name: values[value] for name, value in self.graph.outputs.items()})
 
 
 class _Calibration:
     """State of one calibration: the samples with their exact outputs, and its budget."""
 
-    def __init__(self, model: _Model, inputs: Sequence[Tensors]) -> None:
+    def __init__(self, model: _Model, inputs: Sequence[Arrays]) -> None:
         self._model = model
         self._budget = Budget(BUDGET_S)
         is_apart = len(inputs) >= 4
@@ -175,7 +177,7 @@ class _Calibration:
         calibrating = [x for i, x in enumerate(inputs) if i % 4 != 3] if is_apart else list(inputs)
         self._held_out, self._rest = held_out[:MAX_CHECKED], calibrating[:MAX_CALIBRATED]
         self._all = [*self._held_out, *self._rest] if is_apart else self._rest
-        self._exact: dict[int, dict[str, Tensor]] = {}  # outputs, by identity of the inputs
+        self._exact: dict[int, Arrays] = {}  # outputs, by identity of the inputs
 
     def run(self) -> Steps:
         observed = yield from self._observed()
@@ -217,7 +219,7 @@ class _Calibration:
         return observed
 
     def _measured(
-        self, how: Quantisation, samples: Sequence[Tensors], enough: float = math.inf
+        self, how: Quantisation, samples: Sequence[Arrays], enough: float = math.inf
     ) -> Generator[float | None, None, Quantisation]:
         """``how`` with the largest error over ``samples``; stops at the first above ``enough``."""
         model, key = self._model, self._model.request.program
@@ -236,7 +238,7 @@ class _Calibration:
             ready.release()
         return replace(how, error=worst, samples=len(samples))
 
-    def _outputs(self, inputs: Tensors) -> Generator[float | None, None, dict[str, Tensor]]:
+    def _outputs(self, inputs: Arrays) -> Generator[float | None, None, Arrays]:
         if id(inputs) not in self._exact:
             self._exact[id(inputs)] = yield from self._model.outputs(inputs)
         return self._exact[id(inputs)]
@@ -273,7 +275,7 @@ class _Calibration:
 
     def _order(self, how: Quantisation) -> Generator[None, None, list[str]]:
         model = self._model
-        given = {**model.constants, **self._held_out[0]}
+        given = {**model.constants, **tensors_of(self._held_out[0])}
         return (yield from most_sensitive_first(model.graph, given, model.candidates.weighted, how))
 
 

@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from braid.core.graph import Operator, OpGraph
 from braid.core.precision import HALF
-from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.dtypes import arrays_of, tensor_of, tensors_of, torch_dtype
+from braid.engine.ops.kinds import call
+from braid.engine.passes.body import Weights
+from braid.engine.program.kernel import Value
 from braid.engine.program.program import Program
+from braid.engine.runtime.arrays import Arrays
 from braid.engine.timing.comparison import errors
-from braid.engine.worker.measuring.exact_runs import called, exact_run
+from braid.engine.worker.measuring.exact_runs import exact_run
 
 _CAST = "braid.cast"
 
@@ -29,7 +30,7 @@ class _Narrow:
     """A program on narrow data, as units that can run by themselves."""
 
     graph: OpGraph
-    constants: Mapping[str, Tensor]
+    constants: Weights
     units: Mapping[str, Operator]  # by name, those that read narrow data
     sources: Mapping[str, str]  # what was cast, by the name of the result
 
@@ -39,7 +40,7 @@ class _Narrow:
         casts = [unit for unit in graph.operators if unit.kind == _CAST]
         return _Narrow(
             graph,
-            program.constants(),
+            tensors_of(program.constants()),
             {
                 unit.name: unit
                 for unit in graph.operators
@@ -49,34 +50,34 @@ class _Narrow:
             {unit.outputs[0]: unit.inputs[0] for unit in casts},
         )
 
-    def error(self, unit: Operator, exact: Mapping[str, Tensor]) -> float:
+    def error(self, unit: Operator, exact: Weights) -> float:
         """Error of one unit on exact operands, relative to the largest element of its outputs."""
 
-        def narrowed(name: str) -> Tensor | None:
+        def narrowed(name: str) -> Value | None:
             if not name or name in self.constants:
                 return self.constants.get(name)
             operand = exact[self.sources.get(name, name)]
             return operand.to(torch_dtype(self.graph.spec(name).dtype))
 
-        ours = dict(zip(unit.outputs, called(unit, list(map(narrowed, unit.inputs))), strict=False))
-        return errors(ours, {name: exact[name] for name in ours})[1]
+        ours = dict(zip(unit.outputs, call(unit, list(map(narrowed, unit.inputs))), strict=False))
+        return errors(arrays_of(ours), arrays_of({name: exact[name] for name in ours}))[1]
 
 
-def most_lost(
-    exact: Program, program: Program, inputs: Mapping[str, Tensor]
-) -> Generator[None, None, str]:
+def most_lost(exact: Program, program: Program, inputs: Arrays) -> Generator[None, None, str]:
     """Text that names the unit with the largest error of its own; ``exact`` is in FP32."""
-    graph, constants, narrow = exact.graph, exact.constants(), _Narrow.of(program)
-    device = next((tensor.device for tensor in constants.values()), torch.device("cpu"))
-    values = {**constants, **{name: tensor.to(device) for name, tensor in inputs.items()}}
+    graph, constants, narrow = exact.graph, tensors_of(exact.constants()), _Narrow.of(program)
+    like = next(iter(constants.values()), None)  # on the device
+    for name, array in inputs.items():
+        tensor = tensor_of(array)
+        constants[name] = tensor if like is None else tensor.to(like.device)
     worst, named = 0.0, ""
 
-    def visit(operator: Operator, exact: Mapping[str, Tensor]) -> None:
+    def visit(operator: Operator, exact: Weights) -> None:
         nonlocal worst, named
         unit = narrow.units.get(operator.name)
         if unit is not None and (error := narrow.error(unit, exact)) > worst:
             kind = operator.kind.partition(".")[2]
             worst, named = error, f"{operator.name} ({kind}), {error:.2g} by itself"
 
-    yield from exact_run(graph, values, visit)
+    yield from exact_run(graph, constants, visit)
     return named

@@ -11,8 +11,6 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from torch import Tensor
-
 from braid.core.errors import (
     DeviceOutOfMemory,
     InvalidArtefact,
@@ -41,10 +39,12 @@ from braid.engine.link.messages import (
     PlanMeasurements,
     ProgramKernels,
 )
+from braid.engine.ops.dtypes import tensors_of
 from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.program.engines import Whole
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Program
+from braid.engine.runtime.arrays import Array, Arrays
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
@@ -150,16 +150,16 @@ class Measurements:
         return PartMeasurements(tuple(measured))
 
     def _border_values(
-        self, program: Program, parts: Iterable[EnginePart], inputs: Mapping[str, Tensor]
-    ) -> Mapping[int, Tensor]:
+        self, program: Program, parts: Iterable[EnginePart], inputs: Arrays
+    ) -> Mapping[int, Array]:
         graph = program.graph
         borders = [border_of(graph, part.units) for part in parts if part.engine or part.rows]
         names = {name for border in borders for values in border for name in values}
         shown = replace(graph, outputs={name: name for name in names})
         values = self._backend.interpret(replace(program, graph=shown), inputs, self._pause)
-        return {program.slots[name]: tensor for name, tensor in {**inputs, **values}.items()}
+        return {program.slots[name]: array for name, array in {**inputs, **values}.items()}
 
-    def _seeded(self, key: ProgramKey) -> Callable[[], Mapping[str, Tensor]]:
+    def _seeded(self, key: ProgramKey) -> Callable[[], Arrays]:
         graph = self._models.program(key).graph
         return partial(seeded_inputs, graph, self._models.content(key), 0)
 
@@ -211,7 +211,7 @@ class Measurements:
     def _exact(self, request: ComparePlans) -> Program:
         return self._models.program(replace(request.program, precision=FP32, quantisation=""))
 
-    def _inputs(self, request: ComparePlans) -> Iterator[tuple[dict[str, Tensor], int]]:
+    def _inputs(self, request: ComparePlans) -> Iterator[tuple[dict[str, Array], int]]:
         template = self._models.model(request.program.digest).template.inputs
         graph = self._exact(request).graph
         content = self._models.content(request.program)
@@ -226,7 +226,7 @@ class Measurements:
             graph, constants = self._models.static(key)
             units = Candidates(graph, constants).weighted
             how = Quantisation.parsed(key.quantisation)
-            return (yield from most_rounded(graph, {**constants, **inputs}, units, how))
+            return (yield from most_rounded(graph, {**constants, **tensors_of(inputs)}, units, how))
         return (yield from most_lost(self._exact(request), self._models.program(key), inputs))
 
     def calibrate(self, request: Calibrate) -> Task:

@@ -9,17 +9,17 @@ come first; those that time does not suffice for are ordered by that error.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from time import process_time
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.quantisation import Quantisation, Shift
-from braid.engine.device import Tensors
+from braid.engine.ops.dtypes import arrays_of, tensor_of, tensors_of
 from braid.engine.ops.families.quantised import dequantise, quantise
-from braid.engine.ops.kinds import EPILOGUE
+from braid.engine.ops.kinds import EPILOGUE, call
+from braid.engine.passes.body import Weights
 from braid.engine.passes.quantised.calibrated import (
     corrected_bias,
     grid_of,
@@ -28,8 +28,11 @@ from braid.engine.passes.quantised.calibrated import (
     weight_scales,
 )
 from braid.engine.passes.quantised.candidates import data_operands
+from braid.engine.program.kernel import Value
+from braid.engine.runtime.arrays import Arrays
+from braid.engine.runtime.threads import team_threads
 from braid.engine.timing.comparison import errors
-from braid.engine.worker.measuring.exact_runs import called, exact_run
+from braid.engine.worker.measuring.exact_runs import exact_run
 
 
 class Budget:
@@ -38,9 +41,9 @@ class Budget:
     def __init__(
         self, seconds: float, clock: Callable[[], float] = process_time, threads: int = 0
     ) -> None:
-        """``seconds`` are of each of ``threads`` that compute; 0: as many as torch uses."""
+        """``seconds`` are of each of ``threads`` that compute; 0: as many as there are."""
         self._clock, self._began = clock, clock()
-        self._seconds = seconds * (threads or torch.get_num_threads())
+        self._seconds = seconds * (threads or team_threads())
 
     @property
     def spent(self) -> float:
@@ -58,7 +61,7 @@ SECONDS = 30.0  # CPU seconds a thread; a unit that was begun is finished
 
 
 def most_sensitive_first(
-    graph: OpGraph, given: Mapping[str, Tensor], units: Collection[str], how: Quantisation
+    graph: OpGraph, given: Weights, units: Collection[str], how: Quantisation
 ) -> Generator[None, None, list[str]]:
     """Names of units with weights, of an FP32 graph; ``given``: constants, inputs of a sample."""
     is_small = sum(spec.size_bytes for spec in graph.specs.values()) <= VALUES_BYTES
@@ -76,7 +79,7 @@ def most_sensitive_first(
 
 
 def most_rounded(
-    graph: OpGraph, given: Mapping[str, Tensor], units: Collection[str], how: Quantisation
+    graph: OpGraph, given: Weights, units: Collection[str], how: Quantisation
 ) -> Generator[None, None, str]:
     """Text that names the unit on integers with the largest error of its own; empty if none is."""
     on_integers = set(units) - set(how.wide)
@@ -90,7 +93,7 @@ def most_rounded(
 
 def _own_errors(
     graph: OpGraph,
-    values: dict[str, Tensor],
+    values: dict[str, Value],
     units: Collection[str],
     how: Quantisation,
     *,
@@ -99,7 +102,7 @@ def _own_errors(
     """Errors of units on exact operands that were rounded, in an exact run."""
     errors: dict[str, float] = {}
 
-    def visit(op: Operator, values: Mapping[str, Tensor]) -> None:
+    def visit(op: Operator, values: Weights) -> None:
         if op.name in units and all(value in how.ranges for value in data_operands(op)):
             errors[op.name] = _error(rounded(op, values, how), values)
 
@@ -107,8 +110,8 @@ def _own_errors(
     return errors
 
 
-def rounded(op: Operator, values: Mapping[str, Tensor], how: Quantisation) -> dict[str, Tensor]:
-    operands: list[Tensor | None] = []
+def rounded(op: Operator, values: Weights, how: Quantisation) -> dict[str, Value]:
+    operands: list[Value | None] = []
     data = data_operands(op)
     for position, name in enumerate(op.inputs):
         tensor = values[name] if name else None
@@ -117,19 +120,18 @@ def rounded(op: Operator, values: Mapping[str, Tensor], how: Quantisation) -> di
             tensor = dequantise(rounded_weights(tensor, scales), scales, axis=0)
         elif tensor is not None and name in data:
             scale, zero = grid_of(*how.ranges[name])
-            grid = torch.tensor(scale), torch.tensor(zero, dtype=torch.uint8)
+            grid = tensor_of(np.array(scale, np.float32)), tensor_of(np.array(zero, np.uint8))
             tensor = dequantise(quantise(tensor, *grid), *grid)
         operands.append(tensor)
     if (shift := how.shifts.get(op.name)) is not None:
         operands += [None] * (3 - len(operands))
-        bias = torch.zeros(len(shift.steps)) if operands[2] is None else operands[2]
+        none = np.zeros(len(shift.steps), np.float32)
+        bias = tensor_of(none) if operands[2] is None else operands[2]
         operands[2] = corrected_bias(bias, shift)
-    return dict(zip(op.outputs, called(op, operands), strict=False))
+    return dict(zip(op.outputs, call(op, operands), strict=False))
 
 
-def _carried_on(
-    graph: OpGraph, first: int, values: Mapping[str, Tensor], changed: dict[str, Tensor]
-) -> float:
+def _carried_on(graph: OpGraph, first: int, values: Weights, changed: dict[str, Value]) -> float:
     """Error of the graph's outputs if some values are others."""
     last = {name: i for i, op in enumerate(graph.operators) for name in op.inputs}
     outputs = set(graph.outputs.values())
@@ -137,21 +139,21 @@ def _carried_on(
         if changed.keys().isdisjoint(op.inputs):
             continue
         operands = [changed.get(n, values[n]) if n else None for n in op.inputs]
-        changed.update(zip(op.outputs, called(op, operands), strict=False))
+        changed.update(zip(op.outputs, call(op, operands), strict=False))
         for name in op.inputs:
             if last[name] == index and name not in outputs:
                 changed.pop(name, None)
     return _error({name: changed[name] for name in outputs & changed.keys()}, values)
 
 
-def _error(results: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> float:
-    return errors(results, {name: values[name] for name in results})[1]
+def _error(results: Weights, values: Weights) -> float:
+    return errors(arrays_of(results), arrays_of({name: values[name] for name in results}))[1]
 
 
 def mean_shifts(
     graph: OpGraph,
-    constants: Mapping[str, Tensor],
-    samples: Sequence[Tensors],
+    constants: Weights,
+    samples: Sequence[Arrays],
     units: Collection[str],
     how: Quantisation,
 ) -> Generator[None, None, dict[str, Shift]]:
@@ -160,23 +162,23 @@ def mean_shifts(
     Rounding changes the sum of the weights, and cutting off makes large values smaller; another
     bias corrects the mean. ``samples`` are inputs of an FP32 graph, ``how`` has ranges only.
     """
-    sums: dict[str, Tensor] = {}
+    sums: dict[str, Value] = {}
 
-    def visit(op: Operator, values: Mapping[str, Tensor]) -> None:
+    def visit(op: Operator, values: Weights) -> None:
         if op.name in units and all(value in how.ranges for value in data_operands(op)):
             difference = _difference(op, values, how)
             sums[op.name] = sums[op.name] + difference if op.name in sums else difference
 
     for inputs in samples:
-        yield from exact_run(graph, {**constants, **inputs}, visit)
+        yield from exact_run(graph, {**constants, **tensors_of(inputs)}, visit)
     return {name: shift_of(total / len(samples)) for name, total in sums.items()}
 
 
-def _difference(op: Operator, values: Mapping[str, Tensor], how: Quantisation) -> Tensor:
+def _difference(op: Operator, values: Weights, how: Quantisation) -> Value:
     """Mean of what rounding adds, before any function of the result."""
     attributes = {name: value for name, value in op.attributes.items() if name != EPILOGUE}
     bare = dataclasses.replace(op, attributes=attributes)
-    (exact,) = called(bare, [values[name] if name else None for name in op.inputs])
+    (exact,) = call(bare, [values[name] if name else None for name in op.inputs])
     (result,) = rounded(bare, values, how).values()
     channel = 1 if "convolution" in op.kind else exact.dim() - 1
     return (result - exact).mean([axis for axis in range(exact.dim()) if axis != channel])

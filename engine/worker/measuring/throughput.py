@@ -9,19 +9,17 @@ all threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
 from time import monotonic, perf_counter_ns
-
-from torch import Tensor
 
 from braid.core.errors import BraidError, DeviceLost
 from braid.core.program import PlanToRun
 from braid.core.runtimes import RUNTIMES
 from braid.engine.link.messages import CompareThroughput, PlaceMeasurement, ThroughputMeasurements
-from braid.engine.ops.dtypes import empty_of
 from braid.engine.ops.whole import output_specs
+from braid.engine.runtime.arrays import Array, Arrays, empty_of
 from braid.engine.runtime.yielding import YieldToRequests, elsewhere
 from braid.engine.timing.comparison import errors
 from braid.engine.worker.models import (
@@ -115,9 +113,7 @@ class Throughput:
             return []
         return [(threads, runtime) for runtime in self._request.ways]
 
-    def _rival(
-        self, number: int, count: int, runtime: str, expected: Mapping[str, Tensor]
-    ) -> _Rival | None:
+    def _rival(self, number: int, count: int, runtime: str, expected: Arrays) -> _Rival | None:
         """Make one way ready as executable ``number``; None: it does not run, or errs."""
         to_run = PlanToRun(self._request.to_run.program, runtime=runtime, side_by_side=count)
         try:
@@ -160,19 +156,19 @@ class Throughput:
             if turn % 2:
                 whole_us.append(self._together([whole], runs))
 
-    def _once(self, ready: ReadyExecutable) -> dict[str, Tensor]:
+    def _once(self, ready: ReadyExecutable) -> dict[str, Array]:
         outputs = self._memory()
         self._together([ready], 1, [outputs])
         return outputs
 
-    def _memory(self) -> dict[str, Tensor]:
+    def _memory(self) -> dict[str, Array]:
         return {name: empty_of(spec) for name, spec in self._specs.items()}
 
     def _together(
         self,
         copies: Sequence[ReadyExecutable],
         runs: int,
-        outputs: Sequence[dict[str, Tensor]] = (),
+        outputs: Sequence[dict[str, Array]] = (),
     ) -> float:
         """Run each copy ``runs`` times, all copies at once; returns a run's microseconds."""
         self._pause()
@@ -184,7 +180,7 @@ class Throughput:
         return mean(elsewhere(list(zip(places, works, strict=True)), self._pause)) / runs
 
     def _work(
-        self, ready: ReadyExecutable, runs: int, outputs: dict[str, Tensor]
+        self, ready: ReadyExecutable, runs: int, outputs: dict[str, Array]
     ) -> Callable[[], float]:
         def work() -> float:
             start = perf_counter_ns()
@@ -192,11 +188,7 @@ class Throughput:
                 if ready.session is not None:
                     ready.session.run_into(self._inputs, outputs)
                 else:
-                    for name, tensor in (
-                        ready.prepared.begin(self._inputs, outputs).finish().items()
-                    ):
-                        if tensor is not outputs[name]:
-                            outputs[name].copy_(tensor)
+                    ready.prepared.begin(self._inputs, outputs).finish()
             return (perf_counter_ns() - start) / 1e3
 
         return work

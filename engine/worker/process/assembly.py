@@ -12,7 +12,7 @@ import socket
 import threading
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from braid.core.errors import BraidError, DeviceLost
 from braid.core.json_form import from_json
@@ -37,7 +37,7 @@ from braid.engine.ops.meta_kernels import leave_compiler_out
 from braid.engine.processes.log_lines import log_as_lines
 from braid.engine.runtime.memory import keep_freed_memory
 from braid.engine.runtime.priority import process_gives_way
-from braid.engine.runtime.threads import usable_cpus
+from braid.engine.runtime.threads import for_inference, usable_cpus
 from braid.engine.timing.samples import TimerOptions
 from braid.engine.worker.loop import Worker
 from braid.engine.worker.process.current_work import CurrentWork
@@ -45,7 +45,7 @@ from braid.engine.worker.process.current_work import CurrentWork
 LOCKED_BYTES = 256 << 20  # most that is page-locked for requests, by each worker of a GPU
 
 
-@torch.inference_mode()
+@for_inference()
 def serve(arguments: argparse.Namespace) -> None:
     options: WorkerOptions = from_json(WorkerOptions, json.loads(arguments.options))
     if options.gives_way:
@@ -93,13 +93,12 @@ def cpu_backend(options: WorkerOptions) -> Backend:
 
 def _cuda(options: WorkerOptions, arena: mmap.mmap) -> Backend:
     """Open the only GPU that this process sees; inputs are copied to it from the arena."""
-    torch.set_num_threads(options.threads)
     from braid.engine.cuda.opening import open_backend  # Inductor comes along, which takes a second
 
     timer = TimerOptions(options.timing_repeats)
     backend = open_backend(options.activation_bytes, timer, options.threads)
     # The start of the arena, where most requests lie: it gives low addresses first.
-    backend.lock_pages(torch.frombuffer(arena, dtype=torch.uint8)[:LOCKED_BYTES])
+    backend.lock_pages(np.frombuffer(arena, np.uint8)[:LOCKED_BYTES])
     return backend
 
 

@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,8 +12,9 @@ from braid.core.graph import OpGraph
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.stage_timer import LONG_US, SCALING
-from braid.engine.device import AskedStage, FinishedRun, Tensors
+from braid.engine.device import AskedStage, FinishedRun
 from braid.engine.program.kernel import PackedWeights
+from braid.engine.runtime.arrays import Arrays
 from braid.engine.runtime.threads import usable_cpus
 from braid.engine.runtime.yielding import no_pause
 from tests.engine.cpu.test_kernels import convolution_attributes, unit_graph
@@ -34,7 +36,7 @@ def test_a_long_unit_is_not_measured_on_one_thread(extent: int, is_long: bool) -
 
         def measured(threads: int | None) -> float:
             asked = AskedStage([[0]], threads)
-            inputs = {"x": torch.zeros(1, 64, extent, extent)}
+            inputs = {"x": np.zeros((1, 64, extent, extent), np.float32)}
             timing, _ = finish(backend.measure(program, lambda: inputs, asked, no_pause))
             return timing.latency_us
 
@@ -70,19 +72,19 @@ class _Recorded:
     def __init__(self) -> None:
         self.runs: list[tuple[int, object]] = []
 
-    def run_into(self, inputs: Tensors, outputs: Tensors) -> None:
+    def run_into(self, inputs: Arrays, outputs: Arrays) -> None:
         self.runs.append((threading.get_ident(), outputs))
-        for tensor in outputs.values():
-            tensor.fill_(3.0)
+        for array in outputs.values():
+            array.fill(3.0)
 
-    def begin(self, inputs: Tensors, outputs: Tensors) -> FinishedRun:
+    def begin(self, inputs: Arrays, outputs: Arrays) -> FinishedRun:
         self.run_into(inputs, outputs)
         return FinishedRun(outputs)
 
 
 def test_contenders_run_on_the_calling_thread_into_the_same_memory_as_requests_do() -> None:
     backend = CpuBackend(CpuExecutor(threads=1))
-    outputs = {"y": torch.zeros(2)}
+    outputs = {"y": np.zeros(2)}
 
     for contend in (backend.contender, backend.whole_contender):
         recorded = _Recorded()

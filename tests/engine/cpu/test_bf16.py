@@ -20,6 +20,7 @@ from braid.engine.cpu.device_key import offered_precisions
 from braid.engine.onednn.library import find_onednn
 from braid.engine.ops.kinds import call
 from braid.engine.runtime import instructions
+from tests.engine.cpu.executors import on_tensors
 from tests.engine.cpu.test_kernels import (
     EPILOGUES,
     Attributes,
@@ -51,7 +52,7 @@ def onednn(
     assert graph.spec("y").dtype == "BF16"
     kernel = all_kernels(graph, weights)["onednn"]
     torch.set_num_threads(threads)
-    result = kernel.run_on(threads)(*inputs.values())
+    result = on_tensors(kernel, threads)(*inputs.values())
     return result if isinstance(result, Tensor) else result[0]
 
 
@@ -149,7 +150,7 @@ def test_conversions_round_to_the_nearest_number_and_keep_what_is_none(
         (graph, x, x.bfloat16()),
         (back, x.bfloat16(), x.bfloat16().float()),
     ):
-        got = all_kernels(narrowing, {})["onednn"].run_on(2)(given_)
+        got = on_tensors(all_kernels(narrowing, {})["onednn"], 2)(given_)
         assert isinstance(got, Tensor)
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-40, equal_nan=True)
 

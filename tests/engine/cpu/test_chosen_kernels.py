@@ -7,6 +7,7 @@ from braid.core.errors import PreconditionFailed
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.device import AskedStage
+from braid.engine.ops.dtypes import arrays_of, tensors_of
 from braid.engine.passes.specialise import interpret
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.recorded_inputs import Activations
@@ -27,11 +28,11 @@ def test_every_variant_of_every_unit_gives_the_same_numbers(executor: CpuExecuto
     for unit in range(6):
         for kernel in program.variants(unit):
             changed = program.with_variant(unit, kernel.variant)
-            env = changed.environment(inputs)
+            env = changed.environment(arrays_of(inputs))
             for each in range(6):
                 executor.run_unit(changed, each, env)
-            for name, tensor in changed.results(env).items():
-                torch.testing.assert_close(tensor, wanted[name], rtol=1e-4, atol=1e-4)
+            for name, made in tensors_of(changed.results(env)).items():
+                torch.testing.assert_close(made, wanted[name], rtol=1e-4, atol=1e-4)
     with pytest.raises(PreconditionFailed, match="no kernel 'magic'"):
         program.with_variant(0, "magic")
 
@@ -61,7 +62,7 @@ def test_a_choice_binds_all_units_with_that_signature(executor: CpuExecutor) -> 
 def test_activations_serve_other_kernels_and_the_hopeless_end_early(executor: CpuExecutor) -> None:
     graph, constants = random_graph(3, units=6)
     program = on_kernels(graph, constants, 1)
-    inputs = {"x": torch.randn(SHAPE)}
+    inputs = {"x": torch.randn(SHAPE).numpy()}
     activations = Activations(program, inputs, executor, 1 << 20)
     timer = CpuStageTimer(executor, 1 << 20, TimerOptions())
 

@@ -17,7 +17,7 @@ from braid.engine.program.program import Binding, bind
 from braid.engine.program.work import estimated_work_us
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
-from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels, run
 from tests.engine.cuda.graphs import RegistryKernels
 from tests.engine.cuda.recording import RecordingDriver, races
 from tests.engine.onnx.oracle import static_graph, through_onnxruntime
@@ -66,7 +66,7 @@ def test_they_run_under_plans_of_one_stream_and_of_several(
         found = plan(graph, UnitCost(), PlannerSettings.parse(planner), DeviceFacts()).plan
         layout = in_lanes(program, THREADS, found)
         for _ in range(2):
-            y = executor.run(program, layout, inputs)["y"]
+            y = run(executor, program, layout, inputs)["y"]
             np.testing.assert_allclose(y.numpy(), expected, rtol=0, atol=0.2)
 
 
@@ -100,6 +100,6 @@ def test_a_type_that_onednn_has_not_is_made_by_the_registry(executor: CpuExecuto
     assert any(not unit.inputs for unit in graph.operators)
     program = on_kernels(graph, tensors, THREADS)
 
-    y = executor.run(program, in_lanes(program, THREADS), inputs)["y"]
+    y = run(executor, program, in_lanes(program, THREADS), inputs)["y"]
 
     assert y.unique().tolist() == [7]

@@ -20,7 +20,7 @@ from braid.engine.onednn.library import Unsupported
 from braid.engine.ops.kinds import call
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret
-from tests.engine.cpu.executors import executor_of, on_kernels
+from tests.engine.cpu.executors import executor_of, on_kernels, on_tensors
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
 from tests.engine.cpu.test_native_units import check, ran
 from tests.engine.passes.drawing import Drawing
@@ -54,7 +54,7 @@ def same(kind: str, inputs: dict[str, Tensor | None], **attributes: Literal) -> 
     kernel = next(iter(all_kernels(graph, weights).values()))
     assert kernel.recipe is not None
     for threads in (1, 3):
-        result = kernel.run_on(threads)(*inputs.values())
+        result = on_tensors(kernel, threads)(*inputs.values())
         got = (result,) if isinstance(result, Tensor) else result
         torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
 
@@ -262,7 +262,7 @@ def test_reductions(kind: str, shape: tuple[int, ...], dims: list[Literal], leve
             kernel = next(iter(all_kernels(graph, weights).values()))
             assert kernel.recipe is not None
             for threads in (1, 2):
-                result = kernel.run_on(threads)(x)
+                result = on_tensors(kernel, threads)(x)
                 got = result if isinstance(result, Tensor) else result[0]
                 torch.testing.assert_close(got.double(), wanted, rtol=2e-6, atol=2e-6)
     finally:
@@ -291,7 +291,7 @@ def test_no_kernel_takes_a_type_for_another(kind: str, dtype: torch.dtype) -> No
         return
     for name, kernel in all_kernels(graph, weights).items():
         try:
-            result = kernel.run_on(1)(*x.values())
+            result = on_tensors(kernel, 1)(*x.values())
         except Unsupported:  # bf16 on this processor: such a kernel is not chosen
             continue
         got = result if isinstance(result, Tensor) else result[0]
@@ -322,7 +322,7 @@ def test_resizing(how: dict[str, Literal], scales: list[Literal]) -> None:
     if how["mode"] == "nearest" and scales[2] == 0.5:
         assert "onednn" not in kernels  # libraries differ in what is nearest
         return
-    result = kernels["onednn"].run_on(2)(x)
+    result = on_tensors(kernels["onednn"], 2)(x)
     torch.testing.assert_close(result if isinstance(result, Tensor) else result[0], wanted)
 
 

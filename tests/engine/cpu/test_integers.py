@@ -15,6 +15,7 @@ from braid.engine.cpu import device_key
 from braid.engine.cpu.device_key import has_integer_kernels
 from braid.engine.ops.families.quantised_unit import DEQUANTISE, KIND, QUANTISE
 from braid.engine.runtime import instructions
+from tests.engine.cpu.executors import on_tensors
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
 
 Array = NDArray[Any]
@@ -40,7 +41,7 @@ def run(
     }
     constants = [name for name in tensors if name not in moving]
     graph, weights = unit_graph(kind, tensors, constants, attributes)
-    result = all_kernels(graph, weights)["onednn"].run_on(2)(*tensors.values())
+    result = on_tensors(all_kernels(graph, weights)["onednn"], 2)(*tensors.values())
     return (result if isinstance(result, Tensor) else result[0]).numpy()
 
 
@@ -150,7 +151,7 @@ def test_nan_becomes_the_least_integer() -> None:
     )  # fmt: skip
     kernels = all_kernels(graph, weights)
 
-    result = kernels["registry"].run_on(1)(torch.tensor([torch.nan, 1.0]), *weights.values())
+    result = on_tensors(kernels["registry"], 1)(torch.tensor([torch.nan, 1.0]), *weights.values())
 
     assert isinstance(result, Tensor)
     assert result.tolist() == [-128, 4]

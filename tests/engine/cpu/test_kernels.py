@@ -11,10 +11,11 @@ from braid.core.tensor import TensorType
 from braid.engine.cpu.kernels.candidates import CPU_KERNELS
 from braid.engine.cpu.native.find import find_native
 from braid.engine.onednn.library import find_onednn
-from braid.engine.ops.dtypes import spec_of
+from braid.engine.ops.dtypes import arrays_of, spec_of
 from braid.engine.ops.kinds import call
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import Kernel, PackedWeights
+from tests.engine.cpu.executors import on_tensors
 
 THREADS = (1, 2)
 
@@ -66,7 +67,7 @@ def unit_graph(
 
 def all_kernels(graph: OpGraph, constants: Mapping[str, Tensor]) -> dict[str, Kernel]:
     (unit,) = graph.operators
-    found = CPU_KERNELS.variants(unit, graph, constants, PackedWeights())
+    found = CPU_KERNELS.variants(unit, graph, arrays_of(constants), PackedWeights())
     return {kernel.variant: kernel for kernel in found}
 
 
@@ -94,7 +95,7 @@ def check(
                     else tensor
                     for name, tensor in inputs.items()
                 ]
-                result = kernel.run_on(threads)(*operands)
+                result = on_tensors(kernel, threads)(*operands)
                 got = result if isinstance(result, Tensor) else result[0]
                 assert got.shape == wanted.shape
                 torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
@@ -287,7 +288,7 @@ def test_concatenation_of_channels_also_of_views() -> None:
     wide = torch.randn(2, 16, 5, 4).contiguous(memory_format=torch.channels_last)
     views = [wide[:, 0:3], wide[:, 3:7], wide[:, 7:8]]
     for kernel in all_kernels(graph, {}).values():
-        result = kernel.run_on(1)(*views)
+        result = on_tensors(kernel, 1)(*views)
         assert isinstance(result, Tensor)
         assert torch.equal(result, wide[:, :8])
 

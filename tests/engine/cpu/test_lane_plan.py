@@ -3,8 +3,7 @@
 x ──> conv + relu ──> mean ──> dense ──> squashed        outputs: dense, squashed
 """
 
-from collections.abc import Mapping
-
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +12,9 @@ from torch.nn.functional import conv2d
 from braid.core.errors import RunStopped
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.segments import find_runner
+from braid.engine.ops.dtypes import arrays_of, tensor_of, tensors_of
 from braid.engine.program.program import Program
+from braid.engine.runtime.arrays import Arrays
 from braid.engine.runtime.stopping import StopSignal, stop_signal
 from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
 from tests.engine.cpu.test_outputs import check, slot
@@ -43,25 +44,23 @@ class Net:
         self.program: Program = on_kernels(*static, executor.threads)
         self.plan = in_lanes(self.program, executor.threads)
 
-    def memory(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def memory(self) -> tuple[Arrays, Arrays]:
         x = torch.randn(self.shape)
-        return {"x": x}, slot(self.expected(x))
+        return {"x": x.numpy()}, arrays_of(slot(self.expected(x)))
 
     def expected(self, x: Tensor) -> dict[str, Tensor]:
         conv = conv2d(x.double(), self.weights["kernel"].double(), padding=1).relu()
         dense = conv.mean((2, 3)) @ self.weights["matrix"].double().t()
         return {"dense": dense, "squashed": dense.sigmoid()}
 
-    def run(
-        self, executor: CpuExecutor, memory: tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
-    ) -> None:
+    def run(self, executor: CpuExecutor, memory: tuple[Arrays, Arrays]) -> None:
         """Run on other values in the same memory, and check the answer."""
         inputs, outputs = memory
-        inputs["x"].normal_()
+        x = tensor_of(inputs["x"]).normal_()
         for output in outputs.values():
-            output.fill_(torch.nan)
+            output.fill(np.nan)
         assert executor.run(self.program, self.plan, inputs, outputs=outputs) is outputs
-        check(outputs, self.expected(inputs["x"]))
+        check(tensors_of(outputs), self.expected(x))
 
 
 @pytest.mark.parametrize("channels", [3, 16, 17])
@@ -92,11 +91,12 @@ def test_answers_are_right_whatever_else_ran_in_between(executor: CpuExecutor) -
     other.run(executor, other.memory())  # larger, so that activation memory moves
     net.run(executor, first)
     net.run(executor, first)
-    check(executor.run(net.program, net.plan, first[0]), net.expected(first[0]["x"]))
+    got = executor.run(net.program, net.plan, first[0])
+    check(tensors_of(got), net.expected(tensor_of(first[0]["x"])))
     net.run(executor, first)
     x = torch.randn(net.shape)
-    got = executor.run(net.program, net.plan, {"x": x}, outputs=first[1])
-    check(got, net.expected(x))
+    got = executor.run(net.program, net.plan, {"x": x.numpy()}, outputs=first[1])
+    check(tensors_of(got), net.expected(x))
 
 
 def test_a_bound_run_that_is_to_end_does_not_begin(executor: CpuExecutor) -> None:

@@ -12,7 +12,7 @@ from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.memory import Lifetime, plan_memory
 from braid.engine.cpu.segments import find_runner
 from braid.engine.passes.specialise import interpret
-from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels, run
 from tests.engine.passes.drawing import Drawing
 
 
@@ -67,8 +67,8 @@ def test_what_a_view_shows_stays_until_the_view_is_read(executor: CpuExecutor) -
     layout = in_lanes(program, executor.threads)
     x = torch.randn(2, 4, 6, 6)
 
-    first = executor.run(program, layout, {"x": x})
-    executor.run(program, layout, {"x": torch.randn(2, 4, 6, 6)})
+    first = run(executor, program, layout, {"x": x})
+    run(executor, program, layout, {"x": torch.randn(2, 4, 6, 6)})
 
     for name, expected in interpret(graph, constants, {"x": x}).items():
         torch.testing.assert_close(first[name], expected)
@@ -90,6 +90,6 @@ def test_a_plan_on_several_lanes_takes_little_more_memory(executor: CpuExecutor)
     alone = in_lanes(program, executor.threads)
 
     for layout in (alone, side_by_side):
-        executor.run(program, layout, {"x": torch.randn(1, 8, 32, 32)})
+        run(executor, program, layout, {"x": torch.randn(1, 8, 32, 32)})
 
     assert 0 < side_by_side.arena_bytes <= width * alone.arena_bytes

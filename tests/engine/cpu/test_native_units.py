@@ -18,7 +18,7 @@ from braid.engine.passes.body import Weights
 from braid.engine.passes.rotations import fuse_rotations
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.program import Program
-from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels, on_tensors, run
 from tests.engine.cpu.executors import vector_width as vector_width
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
 from tests.engine.cpu.test_lanes import random_plan
@@ -47,7 +47,7 @@ def wide(tensors: Weights) -> dict[str, Tensor]:
 def ran(program: Program, executor: CpuExecutor, inputs: Weights) -> tuple[LanePlan, Weights]:
     plan = in_lanes(program, executor.threads)
     for _ in range(2):
-        outputs = executor.run(program, plan, inputs)
+        outputs = run(executor, program, plan, inputs)
     return plan, outputs
 
 
@@ -108,7 +108,7 @@ def test_any_number_of_threads_attends_to_the_same(threads: int) -> None:
     )
     x = torch.randn(1, 40, 48)
 
-    got = unit.kernel.run_on(threads)(x, x, x)
+    got = on_tensors(unit.kernel, threads)(x, x, x)
 
     q, k, v = (part.double() for part in x.split(16, -1))
     wanted = torch.softmax(q @ k.transpose(1, 2) / 4, -1) @ v
@@ -159,10 +159,12 @@ def test_parts_keep_all_threads_busy() -> None:
     assert parts_of(1, 1, 8) == 1
 
 
-def run(kind: str, inputs: dict[str, Tensor | None], threads: int, **attributes: Literal) -> Tensor:
+def made(
+    kind: str, inputs: dict[str, Tensor | None], threads: int, **attributes: Literal
+) -> Tensor:
     graph, weights = unit_graph(kind, inputs, [n for n in inputs if n != "x"], attributes)
     kernel = all_kernels(graph, weights)[VARIANT]
-    result = kernel.run_on(threads)(*inputs.values())
+    result = on_tensors(kernel, threads)(*inputs.values())
     return result if isinstance(result, Tensor) else result[0]
 
 
@@ -180,8 +182,8 @@ def test_softmax_of_rows(shape: tuple[int, ...], threads: int) -> None:
     for scale in (1, 1e-3, 50):
         x = scale * torch.randn(shape)
 
-        got = run("aten.softmax", {"x": x}, threads, dim=-1)
-        logs = run("aten.log_softmax", {"x": x}, threads, dim=-1)
+        got = made("aten.softmax", {"x": x}, threads, dim=-1)
+        logs = made("aten.log_softmax", {"x": x}, threads, dim=-1)
 
         close(got, torch.softmax(x.double(), -1), 3e-7)
         close(logs, torch.log_softmax(x.double(), -1), 5e-7)
@@ -192,7 +194,7 @@ def test_a_row_of_minus_infinity_has_no_softmax() -> None:
     x[1] = -torch.inf
     x[2, 3] = -torch.inf
 
-    got = run("aten.softmax", {"x": x}, 1, dim=1)
+    got = made("aten.softmax", {"x": x}, 1, dim=1)
 
     torch.testing.assert_close(got, torch.softmax(x, -1), equal_nan=True)
 
@@ -210,7 +212,7 @@ def test_layer_norms(
     w, b = (torch.randn(over) if name in has else None for name in "wb")
     more: dict[str, Any] = {} if epilogue is None else {"epilogue": epilogue}
 
-    got = run("aten.layer_norm", {"x": x, "w": w, "b": b}, threads, axis=axis, eps=1e-5, **more)
+    got = made("aten.layer_norm", {"x": x, "w": w, "b": b}, threads, axis=axis, eps=1e-5, **more)
 
     exact: list[Any] = [None if t is None else t.double() for t in (w, b)]
     wanted = torch.nn.functional.layer_norm(x.double(), over, exact[0], exact[1], 1e-5)
@@ -220,7 +222,7 @@ def test_layer_norms(
 def test_rms_norms() -> None:
     x, w = torch.randn(3, 5, 77), torch.randn(77)
 
-    got = run("braid.rms_norm", {"x": x, "w": w}, 2, axis=-1, eps=1e-6)
+    got = made("braid.rms_norm", {"x": x, "w": w}, 2, axis=-1, eps=1e-6)
 
     wide = x.double()
     close(got, wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6) * w.double())
@@ -255,7 +257,7 @@ def test_norms_of_groups_of_channels(
         w, b = torch.randn(numbers), torch.randn(numbers)
 
         more |= {"groups": groups, "eps": 1e-5}
-        got = run("braid.group_norm", {"x": x, "w": w, "b": b}, threads, **more)
+        got = made("braid.group_norm", {"x": x, "w": w, "b": b}, threads, **more)
 
         exact: list[Any] = [t.double().repeat_interleave(shape[1] // numbers) for t in (w, b)]
         wanted = torch.nn.functional.group_norm(x.double(), groups, exact[0], exact[1], 1e-5)
@@ -265,7 +267,7 @@ def test_norms_of_groups_of_channels(
 def test_norms_of_each_channel() -> None:
     x, w, b = torch.randn(2, 19, 8, 5), torch.randn(19), torch.randn(19)
 
-    got = run("braid.instance_norm", {"x": x, "w": w, "b": b}, 2, eps=1e-5)
+    got = made("braid.instance_norm", {"x": x, "w": w, "b": b}, 2, eps=1e-5)
 
     wanted = torch.nn.functional.instance_norm(x.double(), None, None, w.double(), b.double())
     close(got, wanted, 2e-5)
@@ -411,7 +413,7 @@ def test_views_in_lanes_give_the_interpreter_s_numbers(
     plan = in_lanes(program, executor.threads, random_plan(graph, seed, barriers))
 
     for _ in range(2):
-        got = executor.run(program, plan, inputs)
+        got = run(executor, program, plan, inputs)
 
     for name, wanted in interpret(graph, constants, inputs).items():
         torch.testing.assert_close(got[name], wanted, rtol=1e-4, atol=1e-4)

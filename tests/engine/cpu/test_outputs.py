@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from braid.core.graph import OpGraph
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.segments import find_runner
-from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels, run
 from tests.engine.cpu.test_lanes import random_plan
 from tests.engine.passes.drawing import CONV, Drawing
 
@@ -105,11 +105,11 @@ def test_runs_fill_the_slots_they_are_given(executor: CpuExecutor, seed: int | N
     slots = [slot(wanted[0]) for _ in inputs]
 
     for x, outputs in zip(inputs, slots, strict=True):
-        assert executor.run(program, plan, {"x": x}, outputs=outputs) is outputs
+        assert run(executor, program, plan, {"x": x}, outputs=outputs) is outputs
 
     for outputs, want in zip(slots, wanted, strict=True):
         check(outputs, want)
-    check(executor.run(program, plan, {"x": inputs[0]}), wanted[0])
+    check(run(executor, program, plan, {"x": inputs[0]}), wanted[0])
     check(slots[1], wanted[1])
 
 
@@ -122,7 +122,7 @@ def test_dense_outputs_are_written_in_place(executor: CpuExecutor) -> None:
     outputs = slot(expected(x, constants))
 
     with Copies() as copies:
-        executor.run(program, plan, {"x": x}, outputs=outputs)
+        run(executor, program, plan, {"x": x}, outputs=outputs)
 
     copied = {name for name, tensor in outputs.items() if tensor.data_ptr() in copies.targets}
     assert copied == set(outputs) - set(WRITTEN)
@@ -140,7 +140,7 @@ def test_images_that_only_elementwise_units_touch_stay_row_major(executor: CpuEx
     outputs = slot(wanted)
 
     with Copies() as copies:
-        executor.run(program, plan, {"x": x}, outputs=outputs)
+        run(executor, program, plan, {"x": x}, outputs=outputs)
 
     check(outputs, wanted)
     assert outputs["y"].data_ptr() not in copies.targets

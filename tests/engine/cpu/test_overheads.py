@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from braid.core.graph import Operator, OpGraph
@@ -65,7 +66,7 @@ def test_a_stage_can_be_timed_on_one_thread(executor: CpuExecutor) -> None:
         {"a": SPEC},
     )  # fmt: skip
     program = on_kernels(graph, {})
-    timer, inputs = CpuStageTimer(executor, 1 << 20, TimerOptions()), {"x": torch.zeros(4)}
+    timer, inputs = CpuStageTimer(executor, 1 << 20, TimerOptions()), {"x": np.zeros(4, np.float32)}
 
     def threads_of(count: int | None) -> set[int]:
         seen.clear()

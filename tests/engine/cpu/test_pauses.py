@@ -7,7 +7,7 @@ from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.segments import find_runner
 from braid.engine.passes.specialise import interpret
 from braid.engine.runtime.yielding import YieldToRequests
-from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels, run
 from tests.engine.cpu.test_lanes import SHAPE, random_graph, random_plan
 
 executor = executor_of(threads=2, slice_us=0.001)
@@ -29,10 +29,10 @@ def test_a_run_cut_at_every_step_and_those_in_between_give_the_right_numbers(
 
     class Request(YieldToRequests):
         def __call__(self) -> bool:
-            answers.append(executor.run(program, serving, {"x": asked}))
+            answers.append(run(executor, program, serving, {"x": asked}))
             return True
 
-    got = executor.run(program, interrupted, {"x": measured}, Request())
+    got = run(executor, program, interrupted, {"x": measured}, pause=Request())
 
     assert len(answers) >= 3
     wanted = interpret(graph, constants, {"x": asked})

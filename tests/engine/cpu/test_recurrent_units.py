@@ -11,11 +11,11 @@ from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import CPU_KERNELS
 from braid.engine.cpu.native.find import find_native
 from braid.engine.cpu.segments import NativeSegment
-from braid.engine.ops.dtypes import spec_of
+from braid.engine.ops.dtypes import arrays_of, spec_of
 from braid.engine.ops.kinds import call
 from braid.engine.passes.body import Weights
 from braid.engine.program.kernel import PackedWeights
-from tests.engine.cpu.executors import on_kernels
+from tests.engine.cpu.executors import on_kernels, on_tensors
 from tests.engine.cpu.executors import vector_width as vector_width
 from tests.engine.cpu.test_kernels import all_kernels, unit_graph
 from tests.engine.cpu.test_native_units import ran
@@ -78,7 +78,7 @@ def test_layers(
         wanted = call(unit, [t if t is None else t.double() for t in operands.values()])
         kernel = all_kernels(graph, weights)["native"]
         for threads in (1, 2, 3):
-            got = kernel.run_on(threads)(*operands.values())
+            got = on_tensors(kernel, threads)(*operands.values())
             for result, exact in zip(got, wanted, strict=True):
                 torch.testing.assert_close(result.double(), exact, rtol=0, atol=5e-6)
 
@@ -89,7 +89,7 @@ def test_gates_that_are_far_from_zero_are_shut_or_open() -> None:
         operands["x"] = torch.full((4, 2, 3), 1e6)
         (unit,) = graph.operators
         wanted = call(unit, [t if t is None else t.double() for t in operands.values()])
-        got = all_kernels(graph, weights)["native"].run_on(1)(*operands.values())
+        got = on_tensors(all_kernels(graph, weights)["native"], 1)(*operands.values())
         for result, exact in zip(got, wanted, strict=True):
             torch.testing.assert_close(result.double(), exact, rtol=0, atol=5e-6)
 
@@ -121,7 +121,8 @@ def test_layers_that_share_the_weights_of_inputs_have_states_of_their_own() -> N
         specs = {name: spec_of(tensor) for name, tensor in content.items()}
         made = {o: graph.spec(i) for o, i in zip(operator.outputs, unit.outputs, strict=True)}
         both = replace(graph, constants=specs, operators=(operator,), specs={**graph.specs, **made})
-        kernel = next(iter(CPU_KERNELS.variants(operator, both, content, packed)))
+        kernel = next(iter(CPU_KERNELS.variants(operator, both, arrays_of(content), packed)))
         given = [x if n == "x" else content.get(n) for n in operator.inputs]
-        for result, wanted in zip(kernel.run_on(1)(*given), call(operator, given), strict=True):
+        results = on_tensors(kernel, 1)(*given)
+        for result, wanted in zip(results, call(operator, given), strict=True):
             torch.testing.assert_close(result, wanted, rtol=1e-5, atol=1e-5)

@@ -12,7 +12,9 @@ from braid.core.graph import Literal
 from braid.engine.cpu.kernels.candidates import CPU_KERNELS
 from braid.engine.cpu.kernels.winograd import VARIANT, cut
 from braid.engine.cpu.native.find import find_native
+from braid.engine.ops.dtypes import arrays_of
 from braid.engine.program.kernel import MergedUnit, PackedWeights
+from tests.engine.cpu.executors import on_tensors
 from tests.engine.cpu.executors import vector_width as vector_width
 from tests.engine.cpu.test_kernels import all_kernels, convolution_attributes, unit_graph
 
@@ -38,7 +40,7 @@ def run(inputs: dict[str, Tensor | None], threads: int, **attributes: Literal) -
     usual = convolution_attributes(**attributes)
     graph, weights = unit_graph(kind, inputs, ["w", "b"], usual)
     kernel = all_kernels(graph, weights)[VARIANT]
-    result = kernel.run_on(threads)(*inputs.values())
+    result = on_tensors(kernel, threads)(*inputs.values())
     return result if isinstance(result, Tensor) else result[0]
 
 
@@ -170,7 +172,7 @@ def test_a_merged_unit_is_cut_into_the_outputs_of_its_parts() -> None:
     merged = MergedUnit(unit, graph, weights, 1, ((2, 16, 9, 9), (2, 32, 9, 9)))
     kernel = CPU_KERNELS.cut(all_kernels(graph, weights)[VARIANT], merged, 2)
 
-    parts = kernel.run_on(2)(inputs["x"])
+    parts = on_tensors(kernel, 2)(inputs["x"])
 
     assert isinstance(parts, tuple)
     wanted = exact(inputs, (1, 1), relu=False)
@@ -188,10 +190,10 @@ def test_weights_are_transformed_once_for_all_plans_of_a_model() -> None:
     (unit,), packed = graph.operators, PackedWeights()
 
     for threads in (1, 2):
-        kernels = CPU_KERNELS.variants(unit, graph, weights, packed)
+        kernels = CPU_KERNELS.variants(unit, graph, arrays_of(weights), packed)
         next(each for each in kernels if each.variant == VARIANT).recipe_on(threads)
 
-    assert len(list(packed.tensors())) == 1
+    assert len(list(packed.values())) == 1
 
 
 @pytest.mark.parametrize("threads", range(1, 9))

@@ -4,7 +4,7 @@ Every value is 6 x 6, except the halves of a split, which a concatenation joins 
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -13,14 +13,12 @@ from torch import Tensor
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, verify_plan
 from braid.core.tensor import TensorType
+from braid.engine.cuda.kernels.candidates import CudaKernels
 from braid.engine.ops import kinds
 from braid.engine.program.kernel import (
     REGISTRY,
     Kernel,
-    MergedUnit,
     PackedWeights,
-    cut_output,
-    kernel_signature,
 )
 from braid.engine.program.program import Binding, BoundUnit, Program
 
@@ -28,24 +26,14 @@ SQUARE = TensorType("FP32", (6, 6))
 HALF = TensorType("FP32", (3, 6))
 
 
-class RegistryKernels:
-    """A ``KernelSource`` of the registry's kernels, where the recording device computes."""
+class RegistryKernels(CudaKernels):
+    """The registry's kernels, where the recording device computes."""
 
-    def place(
-        self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-    ) -> dict[str, Tensor]:
-        return dict(constants)
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
 
-    def signature(self, unit: Operator, graph: OpGraph) -> str:
-        return kernel_signature(unit, graph)
-
-    def variants(
-        self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-    ) -> Sequence[Kernel]:
+    def variants(self, unit: Operator, *_: object) -> list[Kernel]:
         return [Kernel(REGISTRY, kinds.bound(unit))]
-
-    def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
-        return cut_output(kernel, merged, threads)
 
 
 def random_graph(seed: int, units: int) -> tuple[OpGraph, dict[str, Tensor]]:

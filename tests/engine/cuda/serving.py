@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-import torch
+import numpy as np
 
 from braid.engine.cuda.backend import CudaBackend
 from braid.engine.cuda.identity import GpuIdentity
@@ -29,7 +29,7 @@ class ServedGpu(ServedWorker):
     def _backend(self) -> CudaBackend:
         timer = CudaStageTimer(self.driver, 1 << 20, TimerOptions(), pace_size=8)
         backend = CudaBackend(self.driver, GPU, lambda _: RegistryKernels(), timer, host_threads=1)
-        backend.lock_pages(torch.frombuffer(self.arena, dtype=torch.uint8))
+        backend.lock_pages(np.frombuffer(self.arena, np.uint8))
         return backend
 
 

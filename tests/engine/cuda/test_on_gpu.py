@@ -16,6 +16,7 @@ from braid.engine.cuda.driver.torch_driver import TorchDriver
 from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.cuda.stage_timer import CudaStageTimer
 from braid.engine.device import AskedStage
+from braid.engine.ops.dtypes import arrays_of
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import Kernel, Run
 from braid.engine.program.program import BoundUnit, Program
@@ -199,9 +200,9 @@ def test_out_of_memory_fails_one_plan_alone(executor: CudaExecutor, driver: Torc
 
 
 def test_stages_are_timed_as_they_overlap(driver: TorchDriver) -> None:
-    timer = CudaStageTimer(driver, 1 << 20, TimerOptions())
+    timer, inputs = CudaStageTimer(driver, 1 << 20, TimerOptions()), arrays_of(x(0))
     one, chain, pair = (
-        finish(timer.measure(NAPPING, lambda: x(0), AskedStage(groups), no_pause))[0].latency_us
+        finish(timer.measure(NAPPING, lambda: inputs, AskedStage(groups), no_pause))[0].latency_us
         for groups in ([[0]], [[0, 1]], [[0], [1]])
     )
     timer.forget()

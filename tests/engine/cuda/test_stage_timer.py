@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,7 +38,7 @@ def timer_on(driver: RecordingDriver) -> CudaStageTimer:
 
 
 def measure(timer: CudaStageTimer, *groups: list[int]) -> tuple[StageLatency, int]:
-    inputs = {"x": torch.zeros(6, 6)}
+    inputs = {"x": np.zeros((6, 6), np.float32)}
     return finish(timer.measure(UNITS, lambda: inputs, AskedStage(groups), no_pause))
 
 
@@ -66,7 +67,7 @@ def test_short_stages_are_repeated_until_events_can_tell() -> None:
 
 
 def test_what_is_hopeless_is_measured_once() -> None:
-    timer, inputs = timer_on(device()), {"x": torch.zeros(6, 6)}
+    timer, inputs = timer_on(device()), {"x": np.zeros((6, 6), np.float32)}
 
     def repeats(hopeless_us: float) -> int:
         asked = AskedStage([[1]], hopeless_us=hopeless_us)
@@ -117,7 +118,7 @@ def test_a_measurement_given_up_destroys_its_graphs(steps: int) -> None:
     timer = timer_on(driver)
     measure(timer, [0])
     kept = set(driver.live_graphs)
-    inputs = {"x": torch.zeros(6, 6)}
+    inputs = {"x": np.zeros((6, 6), np.float32)}
     measurement = timer.measure(UNITS, lambda: inputs, AskedStage([[1]]), no_pause)
     for _ in range(steps):
         next(measurement)
@@ -148,7 +149,7 @@ def test_what_cannot_be_captured_is_timed_on_eager_streams() -> None:
 def test_stages_of_random_graphs_read_the_values_of_their_producers(seed: int) -> None:
     program = bound(*random_graph(seed, 12))
     driver = RecordingDriver(seed)
-    inputs = {"x": torch.ones(6, 6)}
+    inputs = {"x": np.ones((6, 6), np.float32)}
     timer = timer_on(driver)
 
     for unit in range(12):

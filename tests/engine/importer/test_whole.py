@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,18 @@ import torch
 from onnx import TensorProto, helper
 
 from braid.core.errors import InvalidRequest, RunStopped, UnsupportedOperators
+from braid.core.plan import sequential_plan
 from braid.core.tensor import TensorType
+from braid.engine.cpu.backend import CpuBackend
+from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.upload.whole_model import as_one_unit
 from braid.engine.onnx.plain import without_dictionaries
+from braid.engine.ops import whole
 from braid.engine.ops.whole import KIND, WholeModel, run_named, run_whole_model, whole_graph
+from braid.engine.passes.specialise import specialise
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.runtime.yielding import no_pause
 from tests import ROOT
 from tests.engine.importer.running import computed, import_here, imported
 from tests.engine.onnx.oracle import through_onnxruntime
@@ -274,6 +282,22 @@ def test_a_gru_without_steps_is_refused_before_it_ends_the_process() -> None:
         run_named(graph, constants, {"x": np.zeros((0, 2, 8), np.float32)})
     ((y, _),) = run_named(graph, constants, {"x": np.ones((3, 2, 8), np.float32)}).values()
     assert y.shape == (3, 1, 2, 4)
+
+
+def test_a_session_serves_all_runs_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = parsed("(float[2, 4] x) => (float[2, 4] y) { y = Abs(x) }").SerializeToString()
+    content = torch.frombuffer(bytearray(made), dtype=torch.uint8)
+    x, once = {"x": TensorType("FP32", (2, 4))}, iter([whole.open_session])
+    monkeypatch.setattr(whole, "open_session", lambda *how: next(once)(*how))
+    backend = CpuBackend(CpuExecutor(threads=1))
+    static = specialise(*whole_graph("abs", x, {"y": x["x"]}, content, {}), x)
+    program = backend.bind(*static, PackedWeights(), no_pause)
+    planned = backend.prepare(program, sequential_plan(1)).run
+
+    for run in 2 * (planned, partial(backend.interpret, program)):
+        (y,) = run({"x": np.full((2, 4), -3, np.float32)}, pause=no_pause).values()
+        assert y.tolist() == [[3] * 4] * 2
+    backend.close()
 
 
 TYPES = {

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from braid.engine.ops.dtypes import tensor_of
+from braid.engine.ops.dtypes import TORCH_DTYPES, array_of, tensor_of
 from braid.engine.ops.kinds import op
+from braid.engine.runtime.arrays import dtype_of
 
 
 @pytest.mark.parametrize("dtype", [np.uint64, np.ulonglong, np.ulong, np.longlong, np.float32])
@@ -33,6 +34,20 @@ def test_the_largest_unsigned_integer_survives() -> None:
 
     assert tensor.dtype == torch.uint64
     assert tensor.tolist() == [2**64 - 1]
+
+
+@pytest.mark.parametrize("name", TORCH_DTYPES)
+def test_an_array_lies_in_the_memory_and_order_of_its_tensor(name: str) -> None:
+    tensor = torch.empty(2, 3, 4, 5, dtype=TORCH_DTYPES[name], memory_format=torch.channels_last)[
+        :, 1:
+    ]
+
+    array = array_of(tensor)
+
+    assert dtype_of(array) == name
+    same = tensor_of(array)
+    assert same.dtype == tensor.dtype
+    assert (same.data_ptr(), same.stride()) == (tensor.data_ptr(), tensor.stride())
 
 
 _KINDS = {

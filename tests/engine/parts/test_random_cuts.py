@@ -22,6 +22,7 @@ from braid.engine.device import Backend, Prepared
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
+from braid.engine.ops.dtypes import arrays_of, tensors_of
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.program import BoundUnit, OpenedParts
@@ -176,7 +177,7 @@ class Drawn:
     def values(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
         """Values of the static graph, by the plain interpreter."""
         shown = dataclasses.replace(self.graph, outputs=dict(zip(names, names, strict=True)))
-        return interpret(shown, self.program.constants(), self.inputs)
+        return interpret(shown, tensors_of(self.program.constants()), self.inputs)
 
     def tensors_of_the_file(self, names: Collection[str]) -> dict[str, torch.Tensor]:
         """The same of the file, by ONNX Runtime without its optimisations."""
@@ -249,7 +250,7 @@ def check_plan(drawn: Drawn, plan: StreamPlan, opened: OpenedParts, seed: int) -
 
 def error_of(drawn: Drawn, ready: Prepared) -> float:
     """Largest error of a run against the uncut model, relative to its output's largest element."""
-    outputs = ready.run(drawn.inputs)
+    outputs = tensors_of(ready.run(arrays_of(drawn.inputs)))
     relative = [
         (outputs[name] - wanted).abs().max() / wanted.abs().max().clamp(1e-3)
         for name, wanted in drawn.expected().items()
@@ -319,8 +320,8 @@ def test_a_part_that_computes_with_its_rows_is_shared_by_batch_sizes(
         drawn.table.prepare(rows, [ready])
         counted.append(drawn.table.memory("").sessions)
         expected = through_onnxruntime(model, {"x": x.numpy()})["y"]
-        outputs = ready.prepared.run({"x": x})
-        torch.testing.assert_close(outputs["y"], torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
+        outputs = ready.prepared.run({"x": x.numpy()})
+        np.testing.assert_allclose(outputs["y"], expected, rtol=1e-4, atol=1e-4)
     assert counted[0] == counted[1] > 0
 
 

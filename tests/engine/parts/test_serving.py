@@ -7,6 +7,7 @@ from dataclasses import replace
 from mmap import mmap
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,10 +22,12 @@ from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import read_report
 from braid.engine.link.messages import MeasureParts, PartMeasurements, PrepareExecutable
 from braid.engine.program.onnxruntime_session import OnnxSession
+from braid.engine.runtime.arrays import Array
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.worker.measuring.measurements import Measurements, Task
 from braid.engine.worker.models import UNIT_BYTES, ModelTable, ReadyExecutable, seeded_inputs
 from braid.engine.worker.requests import RequestHandlers, begin_run
+from tests.engine.cpu.executors import on_tensors
 from tests.engine.importer.running import import_here
 from tests.models.small import small_cnn
 
@@ -50,7 +53,7 @@ class Served:
     def ready(self, plan: StreamPlan | None) -> ReadyExecutable:
         return self.table.executable_of(PlanToRun(self.key, plan), None)
 
-    def outputs(self, ready: ReadyExecutable) -> dict[str, torch.Tensor]:
+    def outputs(self, ready: ReadyExecutable) -> dict[str, Array]:
         return outputs_of(self, ready, self.inputs)
 
 
@@ -186,7 +189,7 @@ def test_equal_parts_of_other_batch_sizes_share_what_the_engine_can_share(
     assert sizes_bytes == [sizes_bytes[0] + packed * at for at in range(len(SIZES))]
     for number, rows in enumerate(SIZES):
         (ready,) = table.executables(number)
-        inputs = {"x": torch.randn(rows, 3, 16, 16)}
+        inputs = {"x": torch.randn(rows, 3, 16, 16).numpy()}
         whole = table.executable_of(PlanToRun(with_rows(served, rows)), None)
         expected = outputs_of(served, whole, inputs)
         for _ in range(2):
@@ -215,12 +218,12 @@ def test_the_size_of_a_whole_model_in_an_engine_counts_while_nothing_else_runs_t
 
 
 def outputs_of(
-    served: Served, ready: ReadyExecutable, inputs: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
+    served: Served, ready: ReadyExecutable, inputs: dict[str, Array]
+) -> dict[str, Array]:
     rows = inputs["x"].shape[0]
-    outputs = {name: torch.empty(rows, 4, 16, 16) for name in served.graph.outputs}
-    results = begin_run(served.backend, ready, inputs, outputs).finish()
-    return {name: tensor.clone() for name, tensor in results.items()}
+    outputs = {name: np.empty((rows, 4, 16, 16), np.float32) for name in served.graph.outputs}
+    begin_run(served.backend, ready, inputs, outputs).finish()
+    return outputs
 
 
 def threads_us() -> dict[str, int]:
@@ -284,7 +287,7 @@ def test_rows_on_lanes_compute_what_the_whole_batch_does(
     served: Served, first: str, second: str
 ) -> None:
     key = with_rows(served, ROWS)
-    inputs = {"x": torch.randn(ROWS, 3, 16, 16)}
+    inputs = {"x": torch.randn(ROWS, 3, 16, 16).numpy()}
     plan = served.plan(*on_rows(served, (first, 3), (second, 2)))
 
     ready = served.table.executable_of(PlanToRun(key, plan), None)
@@ -307,7 +310,7 @@ def test_what_fails_on_another_lane_fails_the_run_and_the_next_one_is_right(
     key, parts = with_rows(served, ROWS), on_rows(served, ("", 3), (ONNXRUNTIME, 2))
     (unit, *_) = served.table.open_parts(key, parts).values()
     x = torch.randn(ROWS, 3, 16, 16)
-    run = unit.kernel.run_on(2)
+    run = on_tensors(unit.kernel, 2)
     expected = run(x)
 
     def refuse(*_: object) -> None:

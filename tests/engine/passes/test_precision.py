@@ -5,6 +5,7 @@ import torch
 
 from braid.core.graph import OpGraph
 from braid.core.precision import TOLERANCES
+from braid.engine.ops.dtypes import arrays_of
 from braid.engine.passes.body import Weights
 from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.precision import in_precision
@@ -74,7 +75,7 @@ def test_numbers_stay_within_the_precisions_tolerance(precision: str) -> None:
 
     got = interpret(*narrowed(given, precision), inputs)
 
-    _, relative = errors(got, reference)
+    _, relative = errors(arrays_of(got), arrays_of(reference))
     assert 0 < relative < TOLERANCES[precision]
     assert {tensor.dtype for tensor in got.values()} == {torch.float32}
 

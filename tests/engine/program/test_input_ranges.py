@@ -1,12 +1,13 @@
 """Values of a request are checked before they reach a GPU, where some would end the worker."""
 
+import numpy as np
 import pytest
-import torch
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.program.input_ranges import check_inputs, input_ranges
+from braid.engine.runtime.arrays import Arrays
 
 #   ids ──cast──> wide ──gather(words, 10 rows)──> rows ──> y
 #   ids ─────────────────gather(more, 7 rows)────────> picked
@@ -38,15 +39,15 @@ def test_an_input_keeps_to_every_extent_that_it_indexes() -> None:
     ("ids", "words"), [([0, 6, 7, 1], "7; .* -7 to 6"), ([3, -1, 0, 0], "-1; .* 0 to 9")]
 )
 def test_an_index_out_of_range_is_the_callers_mistake(ids: list[int], words: str) -> None:
-    inputs = {"ids": torch.tensor([ids], dtype=torch.int32), "x": torch.zeros(4)}
+    inputs: Arrays = {"ids": np.array([ids], np.int32), "x": np.zeros(4)}
 
     with pytest.raises(InvalidRequest, match=f"'ids' holds the index {words}"):
         check_inputs(input_ranges(GRAPH), inputs)
 
 
 def test_indices_in_range_pass() -> None:
-    check_inputs(input_ranges(GRAPH), {"ids": torch.tensor([[0, 6, 2, 1]])})
-    check_inputs(input_ranges(GRAPH), {"ids": torch.empty(1, 0, dtype=torch.int64)})
+    check_inputs(input_ranges(GRAPH), {"ids": np.array([[0, 6, 2, 1]])})
+    check_inputs(input_ranges(GRAPH), {"ids": np.empty((1, 0), np.int64)})
 
 
 def graph(operators: tuple[Operator, ...], **specs: TensorType) -> OpGraph:
@@ -73,10 +74,10 @@ def test_lengths_and_divisors_are_checked_like_indices() -> None:
     )
 
     with pytest.raises(InvalidRequest, match="'n' holds the length 6; the model takes 0 to 5"):
-        check_inputs(input_ranges(lengths), {"n": torch.tensor([[5, 6], [0, 0]])})
+        check_inputs(input_ranges(lengths), {"n": np.array([[5, 6], [0, 0]])})
     with pytest.raises(InvalidRequest, match="'n' holds the divisor 0"):
-        check_inputs(input_ranges(rest), {"n": torch.tensor([[5, 0], [1, 1]])})
-    check_inputs(input_ranges(lengths), {"n": torch.tensor([[5, 0], [1, 1]])})
+        check_inputs(input_ranges(rest), {"n": np.array([[5, 0], [1, 1]])})
+    check_inputs(input_ranges(lengths), {"n": np.array([[5, 0], [1, 1]])})
 
 
 def test_a_float_that_was_an_integer_may_be_a_divisor_of_zero() -> None:
@@ -104,7 +105,7 @@ def test_columns_of_index_tuples_are_checked_where_they_stand() -> None:
         y=TensorType("FP32", (2, 3)),
     )
 
-    check_inputs(input_ranges(direct), {"n": torch.tensor([[4, 1], [-5, -2]])})
+    check_inputs(input_ranges(direct), {"n": np.array([[4, 1], [-5, -2]])})
     with pytest.raises(InvalidRequest, match="the index 4; the model takes -2 to 1"):
-        check_inputs(input_ranges(direct), {"n": torch.tensor([[1, 4], [0, 0]])})
+        check_inputs(input_ranges(direct), {"n": np.array([[1, 4], [0, 0]])})
     assert input_ranges(turned) == ()

@@ -12,7 +12,7 @@ from braid.core.plan import Launch, StreamPlan
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.merge import merge_groups
-from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
+from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels, run
 from tests.engine.passes.drawing import CONV, Drawing
 
 RELU: Literal = [["aten.relu"]]
@@ -60,8 +60,8 @@ def run_merged(executor: CpuExecutor, drawing: Units, merged: tuple[int, ...]) -
     expected = interpret(graph, constants, {"x": drawing.x})
     given = {name: torch.full(tensor.shape, torch.nan) for name, tensor in expected.items()}
 
-    got = executor.run(program, laid_out, {"x": drawing.x})
-    executor.run(program, laid_out, {"x": drawing.x}, outputs=given)
+    got = run(executor, program, laid_out, {"x": drawing.x})
+    run(executor, program, laid_out, {"x": drawing.x}, outputs=given)
 
     for name, tensor in expected.items():
         torch.testing.assert_close(got[name], tensor, rtol=1e-4, atol=1e-4)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
+from ml_dtypes import bfloat16
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed
 from braid.core.graph import Operator, OpGraph
@@ -52,10 +52,10 @@ def test_it_runs_any_batch_and_spares_the_cores_of_others(artefact: Path) -> Non
     session = OnnxSession(artefact / MODEL_FILE, EnginePlace(len(cores), cores))
 
     for batch in (1, 3):
-        outputs = session.run({"x": torch.zeros(batch, 3, 16, 16)})
-        assert {name: tuple(y.shape) for name, y in outputs.items()} == {"y": (batch, 4, 16, 16)}
+        outputs = session.run({"x": np.zeros((batch, 3, 16, 16), np.float32)})
+        assert {name: y.shape for name, y in outputs.items()} == {"y": (batch, 4, 16, 16)}
     with pytest.raises(PreconditionFailed, match="cannot run"):
-        session.run({"x": torch.zeros(1, 4, 16, 16)})
+        session.run({"x": np.zeros((1, 4, 16, 16), np.float32)})
 
 
 def opened(engine: str, path: Path) -> OnnxSession | OpenVinoModel:
@@ -68,15 +68,15 @@ def test_outputs_are_written_in_place_also_when_the_place_is_used_again(
     engine: str, artefact: Path
 ) -> None:
     model = opened(engine, artefact / MODEL_FILE)
-    x = torch.zeros(2, 3, 16, 16)
-    place = {name: torch.empty_like(each) for name, each in model.run({"x": x}).items()}
+    x = np.zeros((2, 3, 16, 16), np.float32)
+    place = {name: np.empty_like(each) for name, each in model.run({"x": x}).items()}
 
     for seed in range(3):
-        x.copy_(torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)))
+        x[...] = np.random.default_rng(seed).standard_normal(x.shape)
         model.run_into({"x": x}, place)
 
         for name, wanted in model.run({"x": x}).items():
-            assert torch.equal(place[name], wanted)
+            assert np.array_equal(place[name], wanted)
     with pytest.raises(PreconditionFailed, match="cannot run"):
         model.run_into({"x": x}, {name: each[:1] for name, each in place.items()})
 
@@ -88,12 +88,12 @@ def test_outputs_are_written_where_the_file_declares_other_extents(tmp_path: Pat
     session = OnnxSession(path, EnginePlace(1))
 
     for length in (16, 23, 24):
-        x = torch.arange(2.0 * length).reshape(2, length)
-        place = {"y": torch.empty(2, length)}
+        x = np.arange(2.0 * length, dtype=np.float32).reshape(2, length)
+        place = {"y": np.empty((2, length), np.float32)}
         session.run_into({"x": x}, place)
-        assert torch.equal(place["y"], 2 * x)
+        assert np.array_equal(place["y"], 2 * x)
     with pytest.raises(PreconditionFailed, match="cannot run"):
-        session.run_into({"x": x}, {"y": torch.empty(1, 24)})
+        session.run_into({"x": x}, {"y": np.empty((1, 24), np.float32)})
 
 
 #   x BF16 ──> Cast(FP32) ──> Add(x) ──> Cast(BF16) ──> y      ONNX Runtime adds no BF16 on a CPU
@@ -102,13 +102,13 @@ def test_bf16_goes_in_and_out_also_in_place(engine: str, tmp_path: Path) -> None
     text = """(bfloat16[batch, 3] x) => (bfloat16[batch, 3] y)
     { wide = Cast<to=1>(x)  sum = Add(wide, wide)  y = Cast<to=16>(sum) }"""
     session = opened(engine, written(tmp_path / MODEL_FILE, text))
-    x = torch.tensor([[0.1, -3.0, 20000.0], [1e30, float("inf"), -0.0]]).bfloat16()
-    place = torch.full_like(x, 7.0)
+    x = np.array([[0.1, -3.0, 20000.0], [1e30, float("inf"), -0.0]], bfloat16)
+    place = np.full_like(x, 7.0)
 
     for given in (x, -x):
-        assert torch.equal(session.run({"x": given})["y"], 2 * given)
+        assert np.array_equal(session.run({"x": given})["y"], given + given)
         session.run_into({"x": given}, {"y": place})
-        assert torch.equal(place, 2 * given)
+        assert np.array_equal(place, given + given)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -144,7 +144,9 @@ def test_sessions_are_shared_while_used_and_closed_after(table: ModelTable, arte
     del first
 
     second = table.session(ONNXRUNTIME, digest)
-    np.testing.assert_array_equal(second.run({"x": torch.ones(1, 3, 16, 16)})["y"].shape[0], 1)
+    np.testing.assert_array_equal(
+        second.run({"x": np.ones((1, 3, 16, 16), np.float32)})["y"].shape[0], 1
+    )
 
 
 def test_work_in_a_thread_gives_inference_its_turns_and_passes_errors_on() -> None:
@@ -181,15 +183,16 @@ def test_work_in_a_thread_gives_inference_its_turns_and_passes_errors_on() -> No
 
 def test_another_device_gets_its_inputs_anew_for_each_run(artefact: Path) -> None:
     session = OnnxSession(artefact / MODEL_FILE, EnginePlace(1))
-    x = torch.zeros(1, 3, 16, 16)
-    place = {name: torch.empty_like(each) for name, each in session.run({"x": x}).items()}
+    x = np.zeros((1, 3, 16, 16), np.float32)
+    place = {name: np.empty_like(each) for name, each in session.run({"x": x}).items()}
     session._binds = False
 
     for value in (1.0, 2.0):
-        session.run_into({"x": x.fill_(value)}, place)
+        x.fill(value)
+        session.run_into({"x": x}, place)
 
         for name, wanted in session.run({"x": x}).items():
-            assert torch.equal(place[name], wanted)
+            assert np.array_equal(place[name], wanted)
     assert not session._bound
 
 
@@ -208,12 +211,12 @@ def test_no_request_can_have_the_least_integer_divided_by_minus_one(
 ) -> None:
     spec = TensorType(dtype, (1,))
     inputs = {"a": spec} if divisor else {"a": spec, "b": spec}
-    constants = {"b": torch.tensor(divisor)} if divisor else {}
+    constants = {"b": np.array(divisor)} if divisor else {}
     unit = Operator("quotient", "aten.div", ("a", "b"), ("y",), {"truncate": True})
     graph = OpGraph("one", inputs, {"y": "y"}, dict.fromkeys(constants, spec), (unit,), {"y": spec})
 
     if not refused:
-        check_division(graph, constants)
+        check_division(graph, constants.get)
         return
     with pytest.raises(PreconditionFailed, match="by -1 in 'quotient'"):
-        check_division(graph, constants)
+        check_division(graph, constants.get)

@@ -20,7 +20,7 @@ from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.passes.quantised.fusing import fuse_quantised
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
-from tests.engine.cpu.executors import on_kernels
+from tests.engine.cpu.executors import on_kernels, on_tensors
 from tests.engine.onnx.oracle import static_graph
 from tests.engine.quantised.models import NETWORKS, Network, normal
 from tests.models.graphs import parsed
@@ -101,7 +101,7 @@ def run_bound(made: Static, inputs: dict[str, Tensor], threads: int = 1) -> dict
     torch.set_num_threads(threads)
     values = {**constants, **inputs}
     for op, unit in zip(graph.operators, program.units, strict=True):
-        found = unit.kernel.run_on(threads)(*(values[n] if n else None for n in op.inputs))
+        found = on_tensors(unit.kernel, threads)(*(values[n] if n else None for n in op.inputs))
         results = (found,) if isinstance(found, Tensor) else found
         values.update(zip(op.outputs, results, strict=False))
     return {name: values[value] for name, value in graph.outputs.items()}

@@ -24,7 +24,7 @@ from braid.engine.passes.fusion import fuse_residuals
 from braid.engine.passes.quantised.fusing import fuse_quantised
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
-from tests.engine.cpu.executors import on_kernels
+from tests.engine.cpu.executors import on_kernels, on_tensors
 from tests.engine.onnx.oracle import static_graph
 from tests.engine.quantised.models import NETWORKS, normal, quantised
 
@@ -96,7 +96,7 @@ def test_each_unit_is_within_a_step_of_onnxruntime(file: Path, threads: int) -> 
     values: dict[str, Tensor] = {**constants, "x": x}
     compared = 0
     for op, unit in zip(graph.operators, program.units, strict=True):
-        run = unit.kernel.run_on(threads)
+        run = on_tensors(unit.kernel, threads)
         result = run(*(values[name] if name else None for name in op.inputs))
         values[op.outputs[0]] = got = result if isinstance(result, Tensor) else result[0]
         if op.outputs[0] in expected:

@@ -15,6 +15,7 @@ from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.onnx.lowering import lower
+from braid.engine.ops.dtypes import arrays_of
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
@@ -49,7 +50,7 @@ def test_binding_interpreting_and_profiling_pause_at_every_unit(tmp_path: Path) 
         interpret(graph, constants, inputs, pause)
         assert paused() == len(graph.operators)
         executor = CpuExecutor(threads=1)
-        Activations(program, inputs, executor, 1 << 20, pause)
+        Activations(program, arrays_of(inputs), executor, 1 << 20, pause)
         assert paused() >= len(graph.operators)
         executor.close()
 

@@ -3,23 +3,22 @@
 import socket
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from braid.core.errors import PreconditionFailed, WorkerFault
 from braid.core.measurement import PlanMeasurement
+from braid.engine.runtime.arrays import Arrays
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender, TimedRun, timed, timed_aside
 from braid.engine.timing.rounds import LEAST_ROUNDS, RoundOptions
 from tests.engine.timing.running import finish
 
-REFERENCE = {"y": torch.tensor([1.0, -2.0])}
+REFERENCE = {"y": np.array([1.0, -2.0], np.float32)}
 ROUNDS = RoundOptions(6, turn_s=0.02, most_turn_s=600.0, pause_s=0.0)
 OPTIONS = ComparisonOptions(tolerance=1e-4, rounds=ROUNDS)
 
@@ -52,7 +51,7 @@ class Scripted:
     def runs(self) -> int:
         return self.machine.ran.count(self)
 
-    def __call__(self, _: Mapping[str, Tensor], __: YieldToRequests) -> TimedRun:
+    def __call__(self, _: Arrays, __: YieldToRequests) -> TimedRun:
         warm = self.machine.times_in_a_row(self)
         ms = self.cold_ms[warm] if warm < len(self.cold_ms) else self.ms
         self.machine.ran.append(self)
@@ -123,7 +122,7 @@ class Wandering(Scripted):
         super().__init__(turns_ms[-1], on=on)
         self.turns_ms = turns_ms
 
-    def __call__(self, inputs: Mapping[str, Tensor], pause: YieldToRequests) -> TimedRun:
+    def __call__(self, inputs: Arrays, pause: YieldToRequests) -> TimedRun:
         turn = max(0, self.runs - 1) // 3  # the first run finds errors
         self.ms = self.turns_ms[min(turn, len(self.turns_ms) - 1)]
         return super().__call__(inputs, pause)
@@ -155,7 +154,7 @@ def test_rounds_take_the_opposite_order_each_time() -> None:
 
 
 def test_a_turn_in_which_every_run_is_interrupted_ends_after_its_least_runs() -> None:
-    def interrupted(_: Mapping[str, Tensor], __: YieldToRequests) -> TimedRun:
+    def interrupted(_: Arrays, __: YieldToRequests) -> TimedRun:
         return TimedRun(REFERENCE, 100.0, was_interrupted=True)
 
     one, other = TimedContender(interrupted), TimedContender(interrupted)
@@ -203,7 +202,7 @@ def test_who_is_wrong_runs_once() -> None:
 
 
 def test_who_fails_says_why_and_a_failing_baseline_ends_the_contest() -> None:
-    def fails(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def fails(_: Arrays) -> Arrays:
         raise PreconditionFailed("no session")
 
     contenders = [TimedContender(Scripted(1)), TimedContender(timed_aside(fails))]
@@ -272,12 +271,12 @@ class Request(YieldToRequests):
 
 
 def test_requests_in_the_middle_of_a_run_are_not_in_its_time() -> None:
-    def pauses(inputs: Mapping[str, Tensor], pause: YieldToRequests) -> Mapping[str, Tensor]:
+    def pauses(inputs: Arrays, pause: YieldToRequests) -> Arrays:
         time.sleep(0.002)
         pause()
         return {}
 
-    def cannot_pause(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def cannot_pause(_: Arrays) -> Arrays:
         assert request.was_answered.wait(120)
         time.sleep(0.1)  # the pause may end a little later than it says
         return {}

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from braid.core.errors import RunStopped
 from braid.engine.importer.host.report import MODEL_FILE
@@ -66,13 +65,13 @@ def test_onnxruntime_ends_a_loop(tmp_path: Path) -> None:
     artefact = tmp_path
     model = endless(artefact / MODEL_FILE)
     session = OnnxSession(model, EnginePlace(1))
-    forever, result = torch.from_numpy(FOREVER), torch.empty(1, 4)
+    forever, result = FOREVER, np.empty((1, 4), np.float32)
     activity = CurrentWork()
 
     ends(activity, 1, lambda: session.run({"x": forever}), stop=1)
     ends(activity, 2, lambda: session.run_into({"x": forever}, {"y": result}), stop=2)
 
-    session.run_into({"x": torch.ones(1, 4)}, {"y": result})
+    session.run_into({"x": np.ones((1, 4), np.float32)}, {"y": result})
     np.testing.assert_allclose(result, np.sin(np.ones((1, 4))), rtol=1e-6)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph
 from braid.core.quantisation import Quantisation, Shift
+from braid.engine.ops.dtypes import arrays_of
 from braid.engine.passes.quantised.calibrated import corrected_bias, quantised_by, shift_of
 from braid.engine.passes.quantised.candidates import Candidates
 from braid.engine.passes.specialise import interpret
@@ -34,7 +35,7 @@ def rows(count: int, seed: int) -> list[dict[str, Tensor]]:
 
 
 def shifts_of(graph: OpGraph, constants: dict[str, Tensor], how: Quantisation) -> dict[str, Shift]:
-    steps = mean_shifts(graph, constants, rows(8, seed=1), {"unit"}, how)
+    steps = mean_shifts(graph, constants, [*map(arrays_of, rows(8, seed=1))], {"unit"}, how)
     while True:
         try:
             next(steps)

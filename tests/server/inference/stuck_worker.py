@@ -12,7 +12,8 @@ from typing import Any
 
 from braid.engine.cpu.backend import CpuBackend, CpuPlace, divided
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.device import FinishedRun, Tensors
+from braid.engine.device import FinishedRun
+from braid.engine.runtime.arrays import Arrays
 from braid.engine.worker.process import assembly
 from braid.engine.worker.process.main import main
 
@@ -29,7 +30,7 @@ class StuckPlan:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plan, name)
 
-    def begin(self, inputs: Tensors, outputs: Tensors | None = None) -> FinishedRun:
+    def begin(self, inputs: Arrays, outputs: Arrays | None = None) -> FinishedRun:
         first = next(iter(inputs.values())).flatten()[0].item()
         if first == CRASHES:
             os.kill(os.getpid(), signal.SIGKILL)

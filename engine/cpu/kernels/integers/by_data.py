@@ -24,7 +24,6 @@ from braid.engine.onednn.library import (
     SRC_1,
     WEIGHTS,
     ZERO_POINT,
-    Array,
     OneDnn,
     Primitive,
 )
@@ -32,6 +31,7 @@ from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.dtypes import array_of, tensor_of
 from braid.engine.passes.quantised.values import signed_weights
 from braid.engine.program.kernel import Kernel
+from braid.engine.runtime.arrays import Array
 
 _BYTES = ("UINT8", "INT8")
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from braid.engine.cpu.kernels.epilogues import steps_of
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
-from braid.engine.onednn.library import ADD, ARRAY_TYPES, PostOp
+from braid.engine.onednn.library import ADD, PostOp
 from braid.engine.ops.families.quantised_unit import Grid, QuantisedUnit
+from braid.engine.runtime.arrays import ARRAY_TYPES
 
 _RELU: list[PostOp] = [("relu", 0.0, 0.0)]
 

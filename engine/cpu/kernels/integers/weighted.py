@@ -22,11 +22,11 @@ from braid.engine.onednn.library import (
     SRC_1,
     WEIGHTS,
     ZERO_POINT,
-    Array,
 )
 from braid.engine.onednn.recipe import Buffer
 from braid.engine.ops.families.quantised_unit import QuantisedUnit
 from braid.engine.program.kernel import Kernel
+from braid.engine.runtime.arrays import Array
 
 SUMMAND = 3  # position among the operands
 

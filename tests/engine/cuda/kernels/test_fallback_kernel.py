@@ -29,7 +29,7 @@ def test_what_a_library_refuses_runs_otherwise_from_then_on(
     kernel = with_fallback(failing_at_first(fault, runs), lambda x: x + 1, "stem")
 
     for _ in range(2):
-        assert kernel.run_on(1)(torch.zeros(1)).item() == 1.0  # type: ignore[union-attr]
+        assert kernel.function(torch.zeros(1)).item() == 1.0
 
     assert len(runs) == 1, "it is not tried again"
     assert "unit stem does not run on conv-relu.nhwc" in caplog.text
@@ -49,5 +49,5 @@ def test_faults_of_the_device_are_not_refusals(fault: Exception) -> None:
     kernel = with_fallback(failing_at_first(fault, []), lambda x: x + 1, "stem")
 
     with pytest.raises(type(fault)):
-        kernel.run_on(1)(torch.zeros(1))
-    assert kernel.run_on(1)(torch.zeros(1)).item() == 2.0, "tried again"  # type: ignore[union-attr]
+        kernel.function(torch.zeros(1))
+    assert kernel.function(torch.zeros(1)).item() == 2.0, "tried again"

@@ -51,7 +51,7 @@ def test_it_is_compiled_once_for_one_memory_format() -> None:
     kernel = compiled_kernel(CONVOLUTION, "nhwc", torch.channels_last, compile_)
 
     for _ in range(2):
-        (got,) = kernel.run_on(1)(*operands())
+        (got,) = kernel.function(*operands())
         torch.testing.assert_close(got, call(CONVOLUTION, operands())[0])
     assert len(seen) == 1
     assert kernel.variant == "inductor.nhwc"
@@ -75,7 +75,7 @@ def test_sums_that_differ_in_weights_alone_share_what_is_compiled() -> None:
         kernel = compiled_kernel(unit, "nchw", torch.contiguous_format, compile_, shared)
 
         for _ in range(2):
-            (got,) = kernel.run_on(1)(*terms)
+            (got,) = kernel.function(*terms)
             torch.testing.assert_close(got, call(unit, terms)[0])
     assert len(compiled) == 1
 
@@ -91,6 +91,6 @@ def test_inductor_compiles_units_on_the_cpu_too() -> None:
         for unit, given in cases:
             kernel = compiled_kernel(unit, "nhwc", torch.channels_last)
 
-            (got,) = kernel.run_on(1)(*given)
+            (got,) = kernel.function(*given)
 
             torch.testing.assert_close(got, call(unit, given)[0], rtol=1e-4, atol=1e-5)

@@ -64,7 +64,7 @@ def check(
                 for name, tensor in inputs.items()
             ]
             copies = [None if operand is None else operand.clone() for operand in operands]
-            got = kernel.run_on(1)(*operands)
+            got = kernel.function(*operands)
             got = got if isinstance(got, Tensor) else got[0]
             assert got.shape == wanted.shape
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
@@ -123,7 +123,7 @@ def test_pointwise_convolutions_are_also_matrix_products(
         {"gemm.nhwc", "conv.nchw", "conv.nhwc", *relu}, called | fused,
     )  # fmt: skip
 
-    result = found["gemm.nhwc"].run_on(1)(*inputs.values())
+    result = found["gemm.nhwc"].function(*inputs.values())
     assert isinstance(result, Tensor)
     assert result.is_contiguous(memory_format=torch.channels_last)
 
@@ -197,7 +197,7 @@ def test_tf32_is_on_inside_the_kernels_of_such_a_program_only() -> None:
     inputs = {"x": torch.randn(3, 4), "w": torch.randn(5, 4)}
     graph, weights = unit_graph("aten.linear", inputs, ["w"], {"epilogue": RELU})
     for precision in ("tf32", "fp32"):
-        kernels(graph, weights, Watching(), precision)["gemm-act"].run_on(1)(*inputs.values())
+        kernels(graph, weights, Watching(), precision)["gemm-act"].function(*inputs.values())
 
     assert seen == [(True, True), (False, False)]
     assert not torch.backends.cuda.matmul.allow_tf32
@@ -226,7 +226,7 @@ def test_merged_units_on_cuda_kernels(layout: str, images: bool) -> None:
     source = CudaKernels(CPU, layout=layout, ops=DecomposedOps(), compile_=None)
     program = bind(graph, constants, Binding(source, 1, PackedWeights()))
 
-    parts = program.unit((0, 1, 2)).kernel.run_on(1)(drawing.x)
+    parts = program.unit((0, 1, 2)).kernel.function(drawing.x)
 
     wanted = interpret(graph, constants, {"x": drawing.x})
     assert len(parts) == 3
@@ -281,6 +281,6 @@ def test_a_fused_kernel_that_reads_unwritten_memory_is_refused(
     kernel = kernels(graph, weights, Careless())["conv-relu.nchw"]
 
     for _ in range(2):
-        (got,) = kernel.run_on(1)(*inputs.values(), None)
+        (got,) = kernel.function(*inputs.values(), None)
         torch.testing.assert_close(got, call(graph.operators[0], [*inputs.values(), None])[0])
     assert "depends on what its memory held" in caplog.text

@@ -91,11 +91,11 @@ def captured(kernel: Kernel, operands: list[Tensor | None]) -> Tensor:
     cuda: Any = torch.cuda  # typed in some builds only
     stream = cuda.Stream()
     with torch.cuda.stream(stream):
-        kernel.run_on(1)(*operands)
+        kernel.function(*operands)
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
-            result = kernel.run_on(1)(*operands)
+            result = kernel.function(*operands)
             got = result if isinstance(result, Tensor) else result[0]
     got.fill_(torch.nan)
     graph.replay()
@@ -137,7 +137,7 @@ def test_every_kernel_agrees_over_poisoned_memory_and_in_a_capture(
     for kernel in source.variants(unit, graph, placed, packed):
         for _ in range(2):
             poison()
-            result = kernel.run_on(1)(*moved)
+            result = kernel.function(*moved)
             got = result if isinstance(result, Tensor) else result[0]
             errors[kernel.variant] = relative_error(got, wanted)
             assert errors[kernel.variant] <= LIMITS[dtype], errors
@@ -159,7 +159,7 @@ def test_tf32_rounds_and_fp32_does_not() -> None:
         placed = source.place(graph, weights, packed)
         moved = [placed.get(name, x.cuda()) for name, x in zip(unit.inputs, operands, strict=True)]
         for kernel in source.variants(unit, graph, placed, packed):
-            result = kernel.run_on(1)(*moved)
+            result = kernel.function(*moved)
             got = result if isinstance(result, Tensor) else result[0]
             error[precision] = relative_error(got, wanted)
     assert error["fp32"] < 3e-6
@@ -179,7 +179,7 @@ def test_merged_units(images: bool) -> None:
         program = bind(graph, constants, Binding(source, 8, PackedWeights()))
         poison()
 
-        parts = program.unit((0, 1, 2)).kernel.run_on(1)(drawing.x.cuda())
+        parts = program.unit((0, 1, 2)).kernel.function(drawing.x.cuda())
 
         wanted = interpret(graph, constants, {"x": drawing.x})
         if images:
