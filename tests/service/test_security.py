@@ -302,7 +302,7 @@ def rest_status(secured: Secured, path: str, token: str | None, *, shows_certifi
         context.load_cert_chain(secured.folder / "client.pem", secured.folder / "client.key")
     at = f"https://localhost:{secured.server.http_port}{path}"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    data = b"{}" if "repository" in path or path.endswith(("infer", "predict")) else None
+    data = b"{}" if "repository" in path or path.endswith(("infer", "predict", "again")) else None
     try:
         with urlopen(Request(at, data, headers), context=context, timeout=120) as response:
             return int(response.status)
@@ -323,6 +323,7 @@ def rest_status(secured: Secured, path: str, token: str | None, *, shows_certifi
         ("/v1/models/id:predict", 401, 401, 400),
         ("/v2/repository/index", 403, 403, 403),  # admin calls go to the socket
         ("/v2/repository/models/id/unload", 403, 403, 403),
+        ("/v2/models/id/schedule/again", 403, 403, 403),
         ("/healthz", 200, 200, 200),
         ("/readyz", 200, 200, 200),
         ("/metrics", 401, 401, 200),

@@ -221,14 +221,3 @@ async def test_callers_that_leave_or_are_late_cost_no_other(served: Served) -> N
         answer = ended[number]
         assert isinstance(answer, tuple), answer
         np.testing.assert_allclose(answer[0], served.right[number], atol=1e-4)
-
-
-async def test_a_drain_ends_when_all_runs_on_places_have(served: Served) -> None:
-    given = [asyncio.create_task(infer(served.batcher, served.model, x)) for x in INPUTS]
-    await asyncio.sleep(0)
-
-    await served.batcher.drain()
-    await asyncio.sleep(0)
-
-    assert all(task.done() for task in given)
-    assert runs_beside({task.result()[1] for task in given})

@@ -129,15 +129,6 @@ async def test_a_job_can_be_cancelled_while_queued_importing_and_profiling(serve
     assert server.observer.jobs == {"CANCELLED": 3}
 
 
-async def test_a_job_cancelled_before_it_began_is_cancelled(server: Server) -> None:
-    made = await server.register()
-
-    job = await server.runner.cancel(made.job.id)
-
-    assert job.state is JobStatus.CANCELLED
-    assert server.store.find_job(job.id) == job
-
-
 async def test_cancelling_twice_is_once_and_cancelling_the_ended_is_refused(
     server: Server,
 ) -> None:
