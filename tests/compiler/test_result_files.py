@@ -256,9 +256,7 @@ def test_many_schedules_and_measurements_are_found_by_their_keys(files: ResultFi
     assert len(files.all_latencies("cpu-a")) == 20_000
 
 
-def test_only_what_was_measured_up_to_a_schedule_is_measured_again(
-    files: ResultFiles,
-) -> None:
+def test_only_what_was_measured_up_to_a_schedule_is_measured_again(files: ResultFiles) -> None:
     files.put_latencies("cpu-a", latencies("before"))
     files.put_latencies("cpu-b", latencies("elsewhere"))
     files.put_schedule(schedule(), graph("conv", "pool"))

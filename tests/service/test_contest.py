@@ -220,9 +220,7 @@ def test_a_short_memory_takes_a_challenger_and_leaves_one_plan(tmp_path: Path) -
         assert server.starts_of_worker == 1, "it died of nothing"
 
 
-def test_a_restart_begins_with_the_stored_candidates_and_the_pin(
-    server: ServerProcess,
-) -> None:
+def test_a_restart_begins_with_the_stored_candidates_and_the_pin(server: ServerProcess) -> None:
     begin_again(server)
     with server.client() as client:
         names = [candidate.name for candidate in contest_of(client).candidates]

@@ -21,14 +21,7 @@ from tritonclient.grpc import service_pb2
 
 from braid.server.cli.main import main
 from braid.server.security.tokens import Role, hashed, needed_role, new_token
-from braid_client import (
-    BraidError,
-    Client,
-    PermissionDenied,
-    RetryPolicy,
-    Tls,
-    Unauthenticated,
-)
+from braid_client import BraidError, Client, PermissionDenied, RetryPolicy, Tls, Unauthenticated
 from braid_client.wire import admin_pb2, inference_pb2
 from tests.models.small import identity
 from tests.service.server_process import ServerProcess
@@ -65,10 +58,7 @@ class Secured:
 
     def client(self, token: str | None, tls: Tls | None = None) -> Client:
         return Client(
-            self.server.address,
-            token=token,
-            tls=tls or self.tls,
-            retry=RetryPolicy(max_attempts=1),
+            self.server.address, token=token, tls=tls or self.tls, retry=RetryPolicy(max_attempts=1)
         )
 
     @property

@@ -29,12 +29,7 @@ from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.device import Device
 from braid.server.inference.batching.batcher import Batcher
-from braid.server.inference.batching.execution import (
-    BatchResult,
-    DeviceExecution,
-    OnWait,
-    Running,
-)
+from braid.server.inference.batching.execution import BatchResult, DeviceExecution, OnWait, Running
 from braid.server.inference.batching.queues import Batch
 from braid.server.inference.lengths import elements_of
 from braid.server.inference.replica import ModelReplica

@@ -11,11 +11,7 @@ from braid.core.measurement import SideBySideRuns, Speed, side_by_side_text
 from braid.core.plan import sequential_plan
 from braid.core.program import ProgramKey
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO
-from braid.core.schedule import (
-    Provenance,
-    Schedule,
-    ScheduleKey,
-)
+from braid.core.schedule import Provenance, Schedule, ScheduleKey
 from braid.engine.link.messages import ThroughputMeasurements
 
 T = TypeVar("T")

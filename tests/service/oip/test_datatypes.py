@@ -72,7 +72,4 @@ def test_classification_gives_the_largest_first(oip_server: ServerProcess, model
         wanted = [triton.InferRequestedOutput("y", class_count=2)]
         y = client.infer(model, [given], outputs=wanted).as_numpy("y")
 
-    assert y.tolist() == [
-        [b"14.000000:1", b"6.000000:2"],
-        [b"-2.000000:0", b"-2.000000:2"],
-    ]
+    assert y.tolist() == [[b"14.000000:1", b"6.000000:2"], [b"-2.000000:0", b"-2.000000:2"]]
