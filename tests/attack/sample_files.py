@@ -85,14 +85,8 @@ SAMPLES: Mapping[str, tuple[Make, str]] = {
         "other bytes than its shape",
     ),
     "elements of no bytes": (lambda _: npz(npy("'|V0'", "(3, 4)")), "give numbers"),
-    "seventy dimensions": (
-        lambda _: npz(npy("'<f4'", str((1,) * 70), bytes(4))),
-        "70 dimensions",
-    ),
-    "nothing times 2^62": (
-        lambda _: npz(npy("'<f4'", f"(3, 0, {1 << 62})")),
-        "cannot be read",
-    ),
+    "seventy dimensions": (lambda _: npz(npy("'<f4'", str((1,) * 70), bytes(4))), "70 dimensions"),
+    "nothing times 2^62": (lambda _: npz(npy("'<f4'", f"(3, 0, {1 << 62})")), "cannot be read"),
     "an extent of 2^80": (lambda _: npz(npy("'<f4'", f"({1 << 80},)")), "cannot be read"),
     "minus signs": (lambda _: npz(headed("-" * 9000 + "1")), "cannot be read"),
     "parentheses": (lambda _: npz(headed("(" * 9000)), "cannot be read"),

@@ -7,13 +7,7 @@ import pytest
 
 from braid.server.servicers.rest.operations import OPERATIONS
 from tests.attack.messages import console, parts
-from tests.attack.messages.http_requests import (
-    HttpAnswer,
-    HttpRequest,
-    answered_with,
-    check,
-    post,
-)
+from tests.attack.messages.http_requests import HttpAnswer, HttpRequest, answered_with, check, post
 from tests.attack.target import TOKEN, Target
 from tests.attack.test_bad_requests import REQUESTS as BAD_REQUESTS
 
@@ -22,10 +16,7 @@ pytestmark = pytest.mark.ci
 ELSEWHERE = "127.0.1.3"
 """Address that has sent no wrong token."""
 
-REQUESTS: dict[str, HttpRequest] = {
-    **dict(console.requests()),
-    **dict(parts.requests()),
-}
+REQUESTS: dict[str, HttpRequest] = {**dict(console.requests()), **dict(parts.requests())}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,15 +15,7 @@ import torch._inductor.config as inductor_config
 
 from benchmarks.contender_process import ContenderProcess
 from benchmarks.cuda import versions
-from benchmarks.cuda.agenda import (
-    BRAID,
-    EAGER,
-    GRAPH,
-    MAX_AUTOTUNE,
-    PEERS,
-    REDUCE_OVERHEAD,
-    Budget,
-)
+from benchmarks.cuda.agenda import BRAID, EAGER, GRAPH, MAX_AUTOTUNE, PEERS, REDUCE_OVERHEAD, Budget
 from benchmarks.cuda.clock import largest_error, times
 from benchmarks.cuda.ours import OurPlan
 from benchmarks.cuda.peers import fastest, frozen

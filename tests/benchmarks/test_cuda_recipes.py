@@ -78,15 +78,6 @@ def test_an_artefact_is_made_again_of_its_recipe_and_seeds(tmp_path: Path) -> No
     assert carried < sum(tensor.nbytes for tensor in weights.values()) / 20
 
 
-def test_a_recipe_is_written_again_in_the_place_of_an_older_one(tmp_path: Path) -> None:
-    there = imported(tmp_path / "there", constants())
-    write_recipe("small", there, tmp_path)
-
-    write_recipe("small", there, tmp_path)
-
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["small.recipe", "there"]
-
-
 def test_weights_that_no_seed_gives_have_no_recipe(tmp_path: Path) -> None:
     there = imported(tmp_path / "there", {"other": torch.ones(64, 64)})
 

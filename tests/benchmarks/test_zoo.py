@@ -105,23 +105,6 @@ def test_a_later_run_goes_on_and_half_precision_is_another_network(tmp_path: Pat
     assert {"serves", "onnxruntime"} <= set(networks["perceptron_fp16"]["timed"]["1"]["ms"])
 
 
-@pytest.mark.ci
-def test_wrong_answers_to_a_client_are_told_and_are_no_fault_of_braid(
-    servers: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--servers", str(servers), "--contenders", "thirty_lines_ort,off_by_one"]
-
-    status, networks = run(
-        tmp_path, "perceptron", "--phases", "served", "--seconds", "0.05", *options
-    )
-
-    served = networks["perceptron"]["served"]
-    assert status == 0
-    assert served["errors"].get("off_by_one") or "off_by_one" in served["failed"]
-    assert served["errors"]["thirty_lines_ort"] == 0
-    assert "off_by_one" in capfd.readouterr().out
-
-
 @pytest.mark.skipif(find_spec("transformers") is not None, reason="transformers is installed")
 def test_a_network_whose_package_is_missing_is_left_out_with_the_reason(tmp_path: Path) -> None:
     status, networks = run(tmp_path, "bert", "--phases", "import")

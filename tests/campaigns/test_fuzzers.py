@@ -24,12 +24,7 @@ def executor() -> CpuExecutor:
     return CpuExecutor(threads=1)
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(model=models())
 def test_random_graphs_agree_with_onnxruntime(executor: CpuExecutor, model: Any) -> None:
     assert disagreement(model, executor) == ""

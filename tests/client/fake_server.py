@@ -292,9 +292,7 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
         if request.batch_size not in (0, 1):
             _abort(context, grpc.StatusCode.NOT_FOUND, "no schedule at this batch size")
         return admin_pb2.GetScheduleResponse(
-            plan_id="plan-1",
-            schedule_json=json.dumps(self.schedule),
-            graph_json=json.dumps(GRAPH),
+            plan_id="plan-1", schedule_json=json.dumps(self.schedule), graph_json=json.dumps(GRAPH)
         )
 
     def ScheduleAgain(self, request: admin_pb2.ScheduleAgainRequest, context: Any) -> admin_pb2.Job:

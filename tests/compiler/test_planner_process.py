@@ -17,7 +17,6 @@ from braid.core.errors import BraidError
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import DeviceFacts, StageOverheads, UnitProfile
 from braid.core.plan import sequential_plan, verify_plan
-from braid.core.schedule import Stage
 from braid.core.tensor import TensorType
 from braid.engine.processes.fork_server import ForkServer
 from braid.scheduler.cost import OperatorLatencies
@@ -92,16 +91,6 @@ async def test_a_plan_from_the_process_is_the_plan_made_here() -> None:
     assert (found.planner, found.gap) == ("ios(r=3,s=8)", 0.0)
     verify_plan(found.plan, DIAMOND.predecessors())
     assert not children()
-
-
-async def test_each_signature_is_asked_once_and_all_together() -> None:
-    device = FakeDevice()
-
-    await planner()(DIAMOND, IOS, FACTS, device.measure)
-
-    (queries,) = device.asked
-    assert len({query.signature for query in queries}) == len(queries)
-    assert Stage(((1,), (2,))) in [query.stage for query in queries]
 
 
 async def test_cancelling_ends_the_process() -> None:

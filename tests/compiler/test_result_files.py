@@ -95,21 +95,6 @@ def test_a_damaged_schedule_is_missing_and_is_made_again(
     assert files.find_graph(one) == graph("conv", "pool")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_files_that_nobody_may_read_are_made_again(files: ResultFiles, tmp_path: Path) -> None:
-    files.put_schedule(schedule())
-    files.put_latencies("cpu-a", latencies("s1"))
-    for path in (file_of(tmp_path), log_of(tmp_path)):
-        path.chmod(0)
-
-    assert files.find_schedule(schedule().key) is None
-    assert files.all_latencies("cpu-a") == {}
-    files.put_schedule(schedule())
-    files.put_latencies("cpu-a", latencies("s2"))
-    assert files.find_schedule(schedule().key) == schedule()
-    assert files.all_latencies("cpu-a") == {"s2": 1.0}
-
-
 def test_each_flipped_bit_of_a_schedule_counts_as_damage(
     files: ResultFiles, tmp_path: Path
 ) -> None:
@@ -271,9 +256,7 @@ def test_many_schedules_and_measurements_are_found_by_their_keys(files: ResultFi
     assert len(files.all_latencies("cpu-a")) == 20_000
 
 
-def test_only_what_was_measured_up_to_a_schedule_is_measured_again(
-    files: ResultFiles,
-) -> None:
+def test_only_what_was_measured_up_to_a_schedule_is_measured_again(files: ResultFiles) -> None:
     files.put_latencies("cpu-a", latencies("before"))
     files.put_latencies("cpu-b", latencies("elsewhere"))
     files.put_schedule(schedule(), graph("conv", "pool"))

@@ -19,25 +19,14 @@ from braid.compiler.retries import RetryPauses, RetryWhileRestarting
 from braid.compiler.search import search_plans
 from braid.compiler.stages import StageMeasurer
 from braid.compiler.work import CompileOptions, Work
-from braid.core.errors import (
-    BraidError,
-    DiskFailure,
-    DiskTrouble,
-    PreconditionFailed,
-    WorkerDied,
-)
+from braid.core.errors import BraidError, DiskFailure, DiskTrouble, PreconditionFailed, WorkerDied
 from braid.core.measurement import StageLatency
 from braid.core.plan import EnginePart, verify_plan
 from braid.core.program import ProgramKey
 from braid.core.runtimes import OPENVINO
 from braid.core.schedule import Stage
 from braid.engine.importer.host.report import BatchAxes, file_digest
-from braid.engine.link.messages import (
-    MeasureParts,
-    MeasureStage,
-    PartMeasurement,
-    PartMeasurements,
-)
+from braid.engine.link.messages import MeasureParts, MeasureStage, PartMeasurement, PartMeasurements
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.options import PlannerSettings
 from braid.server.devices.device import Device

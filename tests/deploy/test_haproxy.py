@@ -37,9 +37,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[ServerProce
     model = small_cnn(folder / "cnn.onnx")
     made = [
         ServerProcess(
-            folder / f"store-{name}",
-            BRAID_SHUTDOWN_DELAY_SECONDS="5",
-            BRAID_READY_MODELS="cnn",
+            folder / f"store-{name}", BRAID_SHUTDOWN_DELAY_SECONDS="5", BRAID_READY_MODELS="cnn"
         )
         for name in NODES
     ]

@@ -14,13 +14,7 @@ import pytest
 from sqlalchemy import make_url
 
 from braid.server.fleet.store import FleetStore
-from braid_client import (
-    BraidError,
-    Client,
-    FailedPrecondition,
-    ModelNotFound,
-    PlanContest,
-)
+from braid_client import BraidError, Client, FailedPrecondition, ModelNotFound, PlanContest
 from tests import ROOT
 from tests.clock import until
 from tests.fleet.postgres import Postgres
@@ -103,9 +97,7 @@ def test_each_change_on_one_node_is_followed_by_the_other(pair: Pair) -> None:
         until(lambda: answers(b, "net") == ModelNotFound.__name__)
 
 
-def test_each_node_has_a_contest_of_its_own_and_follows_the_decision_of_another(
-    pair: Pair,
-) -> None:
+def test_each_node_has_a_contest_of_its_own_and_follows_the_decision_of_another(pair: Pair) -> None:
     let = partial(let_compete, pair.folder / "c", name="contest", kind=FleetStore,
                   database=make_url(pair.url))  # fmt: skip
     with clients(pair) as both:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from braid.core.errors import StoreUnavailable
 from braid.server.fleet.notifications import Change, Notifications
 from tests.clock import until_true
 from tests.fleet.postgres import Postgres
@@ -81,30 +80,3 @@ async def test_a_change_is_followed_without_being_told(pair: list[Follower]) -> 
 
     await until_true(lambda: b.node.answering == {("net", 1)})
     assert b.heard == []
-
-
-async def test_everything_serves_on_while_the_database_is_away(
-    pair: list[Follower], postgres_server: Postgres
-) -> None:
-    a, b = pair
-    for each in pair:
-        await each.start(poll_seconds=0.2)
-    await a.node.register("net", b"one")
-    await until_true(lambda: b.node.answering == {("net", 1)})
-
-    postgres_server.stop()
-    try:
-        await until_true(lambda: not b.node.followed.looks[-1])
-        assert b.node.answering == {("net", 1)}
-        with pytest.raises(StoreUnavailable):
-            await b.node.loader.unload("net")
-        assert b.node.answering == {("net", 1)}
-    finally:
-        postgres_server.start()
-
-    for each in pair:
-        each.node.followed.looks.clear()
-    await until_true(lambda: all(any(each.node.followed.looks) for each in pair))
-    await until_true(lambda: any(each.what == "" for each in b.heard[1:]))  # it listens again
-    await a.node.loader.unload("net")
-    await until_true(lambda: b.node.answering == set())

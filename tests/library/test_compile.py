@@ -53,12 +53,7 @@ def test_a_module_computes_what_it_does_in_evaluation_mode(store: Path) -> None:
 def test_a_precision_is_chosen_by_errors_on_samples(model: Path, store: Path) -> None:
     rows = torch.randn(6, 3, 16, 16)
     compiled = partial(
-        braid.compile,
-        model,
-        batch_sizes=[1],
-        precision="auto",
-        planner="sequential",
-        store=store,
+        braid.compile, model, batch_sizes=[1], precision="auto", planner="sequential", store=store
     )
 
     with compiled(samples={"x": rows.numpy()}, accept_error=1e-6) as net:

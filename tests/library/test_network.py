@@ -42,10 +42,7 @@ def test_any_number_of_rows_is_what_onnxruntime_says(
 
 @pytest.mark.parametrize("sizes", [(), (3, 4), pytest.param((1, 8), marks=pytest.mark.ci)])
 def test_rows_are_cut_and_padded_whatever_the_sizes(
-    model: Path,
-    store: Path,
-    reference: onnxruntime.InferenceSession,
-    sizes: tuple[int, ...],
+    model: Path, store: Path, reference: onnxruntime.InferenceSession, sizes: tuple[int, ...]
 ) -> None:
     with braid.compile(model, batch_sizes=sizes, planner="sequential", store=store) as net:
         assert set(sizes) <= set(net.batch_sizes)

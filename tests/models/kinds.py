@@ -275,44 +275,6 @@ CONTENT_THAT_NOT_EVERY_VALUE_IS = {
 }
 
 
-def pool(node: str) -> Kind:
-    text = f"(float[b, 2, 9, 9] x) => (float[b, 2, ?, ?] y) {{ y = {node}(x) }}"
-    return of(text, each("x", drawn(0, 2, 2, 9, 9)), opset=19)
-
-
-def transposed(attributes: str) -> Kind:
-    return of(
-        f"""(float[b, 2, 3, 3] x) => (float[b, 1, ?, ?] y)
-        {{ y = ConvTranspose<{attributes}>(x, w) }}""",
-        each("x", drawn(1, 2, 2, 3, 3)),
-        {"w": drawn(0, 2, 1, 3, 3)},
-    )
-
-
-WINDOWS_BEYOND_THE_DATA = {
-    "an average with a kernel larger than the image": of(
-        """(float[b, 8, 7, 7] x) => (float[b, 8, 1, 1] y) {
-          y = AveragePool<kernel_shape=[1280, 1280], strides=[1280, 1280], ceil_mode=1>(x) }""",
-        each("x", drawn(0, 2, 8, 7, 7)),
-    ),
-    "an average that counts its padding": pool(
-        "AveragePool<kernel_shape=[3, 3], pads=[1, 1, 2, 2], count_include_pad=1, ceil_mode=1, "
-        "strides=[2, 2]>"
-    ),
-    "a maximum far apart": pool(
-        "MaxPool<kernel_shape=[2, 2], dilations=[5, 5], ceil_mode=1, strides=[3, 3]>"
-    ),
-    "a maximum of the same size": pool(
-        'MaxPool<kernel_shape=[4, 4], auto_pad="SAME_UPPER", strides=[2, 2]>'
-    ),
-    "a norm": pool("LpPool<kernel_shape=[8, 8], p=3, pads=[3, 3, 3, 3], strides=[2, 2]>"),
-    "a transposed convolution of a stated size": transposed("strides=[2, 2], output_shape=[7, 7]"),
-    "a transposed convolution of the same size": transposed(
-        'strides=[2, 2], auto_pad="SAME_UPPER", output_padding=[1, 1]'
-    ),
-}
-
-
 def four_bits(dtype: int, least: int, attributes: str, **constants: Any) -> Kind:
     values = np.random.default_rng(0).integers(least, least + 15, (8, 4))
     operands = ", ".join(["q", *constants])
@@ -367,6 +329,5 @@ KINDS: Mapping[str, Kind] = {
     **NOTHING,
     **SIZES_FROM_INPUTS,
     **CONTENT_THAT_NOT_EVERY_VALUE_IS,
-    **WINDOWS_BEYOND_THE_DATA,
     **OF_ONNX_RUNTIMES_OWN,
 }

@@ -21,12 +21,8 @@ from tests.attack.test_bad_requests import (  # noqa: F401
 )
 from tests.models.small import doubling, embedding, product, small_cnn, two_inputs
 from tests.service.oip.conftest import stub  # noqa: F401
-from tests.service.oip.test_bad_requests import (  # noqa: F401
-    test_a_request_s_own_parameters_are_ignored,
-)
-from tests.service.oip.test_other_clients import (  # noqa: F401
-    test_a_client_that_knows_only_reflection_infers,
-)
+from tests.service.oip.test_bad_requests import test_a_request_s_own_parameters_are_ignored  # noqa: F401
+from tests.service.oip.test_other_clients import test_a_client_that_knows_only_reflection_infers  # noqa: F401
 from tests.service.server_process import ServerProcess, free_port, serving
 from tests.service.test_bad_requests import (  # noqa: F401
     channel,

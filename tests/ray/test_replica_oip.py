@@ -15,10 +15,7 @@ from tests.service.oip.test_datatypes import (  # noqa: F401
     test_classification_gives_the_largest_first,
     test_typed_contents,
 )
-from tests.service.oip.test_every_method import (  # noqa: F401
-    client,
-    test_every_method_of_the_client_works,
-)
+from tests.service.oip.test_every_method import client, test_every_method_of_the_client_works  # noqa: F401
 from tests.service.oip.test_strings import (  # noqa: F401
     test_a_pipeline_of_text_and_numbers_answers_as_onnxruntime,
     test_a_string_that_a_model_refuses_does_not_fail_its_neighbours,

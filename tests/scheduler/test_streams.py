@@ -123,11 +123,7 @@ COST = OperatorLatencies([1.0, 2.0, 3.0, 4.0, 5.0])
 def test_greedy_runs_all_that_is_ready() -> None:
     planned = plan(GRAPH, COST, PlannerSettings("greedy"))
 
-    assert [stage.groups for stage in planned.stages] == [
-        ((0,), (1,)),
-        ((2,), (3,)),
-        ((4,),),
-    ]
+    assert [stage.groups for stage in planned.stages] == [((0,), (1,)), ((2,), (3,)), ((4,),)]
 
 
 def test_rammer_deals_a_wave_to_the_streams_there_are() -> None:

@@ -226,11 +226,7 @@ def test_a_limit_that_is_set_stays_and_changes_no_other() -> None:
 
 def test_limits_follow_from_the_settings_beside_them() -> None:
     settings = load_settings(
-        {
-            "connection_memory_bytes": "8MiB",
-            "import_wall_seconds": 90,
-            "max_queue_requests": 2000,
-        }
+        {"connection_memory_bytes": "8MiB", "import_wall_seconds": 90, "max_queue_requests": 2000}
     )
 
     assert memory_limits(settings).stream_bytes == 2 * MIB

@@ -20,8 +20,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def shared(
-    tmp_path_factory: pytest.TempPathFactory,
-    models: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path]
 ) -> Iterator[ServerProcess]:
     """A server with every model of ``models`` registered, batch sizes 1 and 4."""
     store = tmp_path_factory.mktemp("shared") / "store"

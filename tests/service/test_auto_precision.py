@@ -36,28 +36,6 @@ def candidates(client: Client, name: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_a_model_that_loses_its_numbers_stays_in_fp32(
-    shared: ServerProcess, tmp_path: Path
-) -> None:
-    with shared.client() as client:
-        path = cancelling(tmp_path / "cancelling.onnx")
-        client.register(
-            *("cancelling", path), batch_sizes=[1], precision="auto", planner="sequential",
-            wait=True,
-        )  # fmt: skip
-        (plan,) = client.model("cancelling").schedules
-        tried = candidates(client, "cancelling")
-        client.delete("cancelling")
-
-    assert plan.precision == "fp32"
-    assert (plan.promoted, plan.samples, plan.top_agreement) == (True, 0, None)
-    assert plan.max_rel_error < 1e-4
-    if HAS_BF16:
-        narrow = tried["sequential in bf16"]
-        assert narrow["max_rel_error"] > 0.1
-        assert "most is lost in" in narrow["remark"]
-
-
 def test_errors_are_measured_on_samples_which_are_kept_with_the_version(
     server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,11 +134,7 @@ def test_a_withdrawn_token_ends_its_console_session_for_good(guarded: Guarded) -
 
 @pytest.mark.parametrize(
     ("host", "status"),
-    [
-        ("evil.example.com:8002", 421),
-        ("localhost:8002", 200),
-        ("braid.example.com", 200),
-    ],
+    [("evil.example.com:8002", 421), ("localhost:8002", 200), ("braid.example.com", 200)],
 )
 def test_the_console_answers_to_its_own_names_only(
     guarded: Guarded, host: str, status: int

@@ -183,34 +183,6 @@ def comparing(server: ServerProcess) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.ci
-def test_a_worker_that_is_killed_in_idle_time_ends_no_contest(comparing: ServerProcess) -> None:
-    with comparing.client() as client:
-        assert until(lambda: pairs_of(client) > 2)
-        kill_worker(comparing)
-        before = pairs_of(client)
-        assert before > 2, "those that there were count on"
-
-        assert until(lambda: pairs_of(client) > before + 2)
-        assert sum(each.runs for each in contest_of(client).candidates) == 0, "nobody asked"
-        answer(client)
-
-
-@pytest.mark.ci
-def test_a_worker_that_is_killed_after_the_decision_comes_back_with_one_plan(
-    server: ServerProcess,
-) -> None:
-    begin_again(server, is_decided=True)
-    with server.client() as client:
-        with asking(server):
-            kill_worker(server)
-        contest = contest_of(client)
-
-        assert str(contest).endswith("; decided after 53 pairs")
-        assert [each.runs > 0 for each in contest.candidates] == [True, False, False]
-        assert client.infer("cnn", ROW).plan_id == contest.candidates[0].plan_id
-
-
-@pytest.mark.ci
 def test_a_model_on_demand_leaves_memory_with_its_contest_and_comes_back_with_it(
     comparing: ServerProcess,
 ) -> None:
@@ -248,9 +220,7 @@ def test_a_short_memory_takes_a_challenger_and_leaves_one_plan(tmp_path: Path) -
         assert server.starts_of_worker == 1, "it died of nothing"
 
 
-def test_a_restart_begins_with_the_stored_candidates_and_the_pin(
-    server: ServerProcess,
-) -> None:
+def test_a_restart_begins_with_the_stored_candidates_and_the_pin(server: ServerProcess) -> None:
     begin_again(server)
     with server.client() as client:
         names = [candidate.name for candidate in contest_of(client).candidates]

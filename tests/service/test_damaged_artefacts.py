@@ -1,7 +1,7 @@
 """Artefacts damaged on the disk: noticed when they are loaded, shown, repaired by the same file."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -10,17 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from braid.compiler.imported_model import read_imported
-from braid.compiler.options import ModelOptions
-from braid.core.errors import DamagedArtefact, InvalidArtefact
+from braid.core.errors import DamagedArtefact
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorType
-from braid.engine.importer.host.report import check_files
 from braid.engine.link.messages import DescribeProgram, FindFacts
 from braid.server.devices.device import Device, DeviceEvents
-from braid.server.store.records import ModelVersion
 from braid_client import Client, FailedPrecondition
-from tests.engine.importer.running import import_here
 from tests.models.small import embedding, identity, small_cnn
 from tests.server.devices.fake_worker import OPTIONS, FakeWorker
 from tests.server.jobs.fakes import template, write_artefact
@@ -94,31 +89,6 @@ async def test_a_fresh_worker_that_cannot_load_a_model_serves_the_others(
     await device.load("bad", tmp_path / "bad")  # repaired
     again = await device.prepare(PlanToRun(program_of("bad")))
     assert (await device.run(again, 0)).compute_us == 1
-
-
-@pytest.mark.parametrize("name", ["graph.json", "weights.safetensors", "model.onnx", "report.json"])
-@pytest.mark.parametrize("damage", [flip_a_byte, Path.unlink], ids=["changed", "missing"])
-def test_a_damaged_file_is_named(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
-    upload = embedding(tmp_path / "model.onnx")
-    artefact = import_here(upload, tmp_path / "artefact")
-    digest = sha256(upload.read_bytes()).hexdigest()
-    check_files(artefact, digest)
-
-    damage(artefact / name)
-
-    with pytest.raises(InvalidArtefact, match=name):
-        check_files(artefact, digest)
-
-
-def test_a_sound_artefact_of_another_upload_is_damage(tmp_path: Path) -> None:
-    upload = embedding(tmp_path / "model.onnx")
-    artefact = import_here(upload, tmp_path / "artefact")
-    model = ModelVersion("m", 1, "e" * 64, 1, ModelOptions())
-
-    with pytest.raises(InvalidArtefact, match="is of another upload"):
-        check_files(artefact, model.sha256)
-    with pytest.raises(DamagedArtefact, match="is of another upload"):
-        read_imported(model.sha256, model.options, artefact)
 
 
 @pytest.mark.ci

@@ -21,11 +21,7 @@ def server() -> Iterator[FakeServer]:
 
 
 def start_demo(folder: Path, **variables: str) -> subprocess.Popen[str]:
-    environment = {
-        **os.environ,
-        "TMPDIR": str(folder),
-        **variables,
-    }
+    environment = {**os.environ, "TMPDIR": str(folder), **variables}
     return subprocess.Popen(
         [sys.executable, "-m", "braid.server.cli.main", "demo", "--networks", "squeezenet"],
         env=environment,

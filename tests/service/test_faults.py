@@ -15,7 +15,7 @@ from braid_client import Client, JobState, RetryPolicy
 from tests.clock import until
 from tests.models.small import small_cnn
 from tests.service.load import Load
-from tests.service.server_process import BRAID, ServerProcess, plans_by_size
+from tests.service.server_process import ServerProcess, plans_by_size
 
 MEASURING = (JobState.PROFILING, JobState.SCHEDULING, JobState.VERIFYING)
 
@@ -99,42 +99,6 @@ def test_a_registration_measures_in_a_process_that_gives_way_and_survives_its_de
     assert set(outcomes) == {"OK"}, "those who serve have not noticed"
     assert braid.metric("braid_worker_restarts_total") == 0
     assert braid.bench.pid != killed.pid
-
-
-@pytest.fixture
-def one_thread(tmp_path: Path) -> Iterator[ServerProcess]:
-    """``braid serve`` on one core: no distance between cores that changes what is reused."""
-    with ServerProcess(tmp_path / "store", command=BRAID, BRAID_THREADS="1") as server:
-        yield server
-
-
-@pytest.mark.ci
-def test_a_killed_server_finishes_the_registration_after_its_restart(
-    one_thread: ServerProcess, tmp_path: Path
-) -> None:
-    braid, model = one_thread, small_cnn(tmp_path / "cnn.onnx", branches=4, size=48)
-    braid.start()
-    with braid.client() as client:
-        job = client.register("cnn", model, batch_sizes=[1, 8])
-        for state in client.watch_job(job.id):
-            if state.done >= 5 or state.state is JobState.SCHEDULING:
-                break
-    logs = (tmp_path / "store" / "measurements").glob
-    until(lambda: sum(len(log.read_bytes().splitlines()) for log in logs("*.log")) >= 5)
-    children = psutil.Process(braid.process.pid).children(recursive=True)
-    braid.kill_everything()
-    _, alive = psutil.wait_procs(children, timeout=120)
-    assert not alive, "the front end's children must end with it"
-
-    braid.start()
-    with braid.client() as client:
-        for state in client.watch_job(job.id):
-            last = state
-        assert last.state is JobState.READY
-        client.infer("cnn", {"x": np.zeros((1, 3, 48, 48), np.float32)})
-
-    assert braid.metric("braid_stage_measurements_reused_total") >= 5
-    assert list((braid.store / "uploads").iterdir()) == []
 
 
 @pytest.mark.parametrize(

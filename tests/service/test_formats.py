@@ -6,7 +6,6 @@ import pytest
 
 from braid_client import JobFailed
 from tests.engine.importer.test_tried_samples import table
-from tests.models.bad_pt2 import attack
 from tests.service.server_process import ServerProcess
 
 
@@ -36,19 +35,3 @@ def test_samples_say_what_a_model_takes_that_an_import_cannot_guess(
     assert not any("not verified" in text for text in tried.warnings)
     assert [plan.samples for plan in tried.schedules] == [6]
     np.testing.assert_allclose(result.outputs["y"], expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.ci
-def test_a_pt2_that_would_run_code_fails_and_the_server_goes_on(
-    shared: ServerProcess, tmp_path: Path
-) -> None:
-    marker = tmp_path / "marker"
-    path = tmp_path / "bad.pt2"
-    path.write_bytes(attack("pickled weights", marker, tmp_path))
-
-    with shared.client() as client:
-        with pytest.raises(JobFailed, match="stored as a pickle"):
-            client.register("bad", path, wait=True)
-        client.infer("cnn", {"x": np.zeros((1, 3, 16, 16), np.float32)})
-
-    assert not marker.exists()

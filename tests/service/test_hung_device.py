@@ -4,7 +4,6 @@ from pathlib import Path
 from urllib.error import HTTPError
 
 import numpy as np
-import psutil
 import pytest
 
 from braid_client import Client, DeadlineExceeded, FailedPrecondition, Unavailable
@@ -75,16 +74,3 @@ def test_a_worker_that_was_stopped_is_replaced_when_a_request_is_late(
         assert client.infer("other", {"x": ROW}).outputs["y"].tolist() == ROW.tolist()
     assert server.metric("braid_worker_restarts_total", reason="hung") == 1
     assert "it did not answer" in server.log
-
-
-@pytest.mark.slow
-def test_a_worker_that_was_stopped_while_idle_is_replaced_and_meanwhile_nothing_is_ready(
-    server: ServerProcess,
-) -> None:
-    server.start()
-    stopped = server.worker_pid
-    os.kill(stopped, signal.SIGSTOP)
-    until(lambda: not is_ready(server))
-    until(lambda: is_ready(server))
-    assert server.worker_pid != stopped
-    assert not psutil.pid_exists(stopped)

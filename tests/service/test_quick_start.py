@@ -142,9 +142,7 @@ def test_rows_are_reshaped_beside_their_batch(repository: tuple[Path, ServerProc
     assert best == np.argsort(-expected.reshape(3, -1))[:, :2].tolist()
 
 
-def test_other_shapes_than_the_declared_are_refused(
-    repository: tuple[Path, ServerProcess],
-) -> None:
+def test_other_shapes_than_the_declared_are_refused(repository: tuple[Path, ServerProcess]) -> None:
     _, server = repository
     with (
         triton.InferenceServerClient(server.address) as client,

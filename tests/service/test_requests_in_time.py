@@ -68,9 +68,7 @@ def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPr
     assert server.stop() == 0
 
 
-def test_a_deadline_that_passes_in_the_queue_ends_the_request(
-    one_at_a_time: ServerProcess,
-) -> None:
+def test_a_deadline_that_passes_in_the_queue_ends_the_request(one_at_a_time: ServerProcess) -> None:
     server = one_at_a_time
     x = np.zeros((84, 3, 192, 192), np.float32)
     with ThreadPoolExecutor(1) as pool, server.client() as client:

@@ -21,14 +21,7 @@ from tritonclient.grpc import service_pb2
 
 from braid.server.cli.main import main
 from braid.server.security.tokens import Role, hashed, needed_role, new_token
-from braid_client import (
-    BraidError,
-    Client,
-    PermissionDenied,
-    RetryPolicy,
-    Tls,
-    Unauthenticated,
-)
+from braid_client import BraidError, Client, PermissionDenied, RetryPolicy, Tls, Unauthenticated
 from braid_client.wire import admin_pb2, inference_pb2
 from tests.models.small import identity
 from tests.service.server_process import ServerProcess
@@ -65,10 +58,7 @@ class Secured:
 
     def client(self, token: str | None, tls: Tls | None = None) -> Client:
         return Client(
-            self.server.address,
-            token=token,
-            tls=tls or self.tls,
-            retry=RetryPolicy(max_attempts=1),
+            self.server.address, token=token, tls=tls or self.tls, retry=RetryPolicy(max_attempts=1)
         )
 
     @property
@@ -302,7 +292,7 @@ def rest_status(secured: Secured, path: str, token: str | None, *, shows_certifi
         context.load_cert_chain(secured.folder / "client.pem", secured.folder / "client.key")
     at = f"https://localhost:{secured.server.http_port}{path}"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    data = b"{}" if "repository" in path or path.endswith(("infer", "predict")) else None
+    data = b"{}" if "repository" in path or path.endswith(("infer", "predict", "again")) else None
     try:
         with urlopen(Request(at, data, headers), context=context, timeout=120) as response:
             return int(response.status)
@@ -323,6 +313,7 @@ def rest_status(secured: Secured, path: str, token: str | None, *, shows_certifi
         ("/v1/models/id:predict", 401, 401, 400),
         ("/v2/repository/index", 403, 403, 403),  # admin calls go to the socket
         ("/v2/repository/models/id/unload", 403, 403, 403),
+        ("/v2/models/id/schedule/again", 403, 403, 403),
         ("/healthz", 200, 200, 200),
         ("/readyz", 200, 200, 200),
         ("/metrics", 401, 401, 200),

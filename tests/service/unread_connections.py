@@ -31,10 +31,7 @@ async def unread_connections(address: str, source: str = "127.0.0.1") -> AsyncIt
 
 
 async def _pass_on(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    server: tuple[str, int],
-    source: str,
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: tuple[str, int], source: str
 ) -> None:
     far_reader, far_writer = await asyncio.open_connection(
         *server, limit=HANDSHAKE_BYTES, local_addr=(source, 0)

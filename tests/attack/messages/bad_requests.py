@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 
 from braid.core.strings import MAX_STRINGS
-from tests.attack.messages.doors import (
-    MISSING,
-    NOT_OFFERED,
-    ROW,
-    Bad,
-    Input,
-    Output,
-)
+from tests.attack.messages.doors import MISSING, NOT_OFFERED, ROW, Bad, Input, Output
 from tests.attack.target import TEXT, VALUES
 
 MEGABYTE = "m" * (1 << 20)

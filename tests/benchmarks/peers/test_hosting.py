@@ -1,7 +1,6 @@
 """Process trees end whole; peers say what they are; an environment has what it asks for."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -105,27 +104,6 @@ def test_a_server_ends_whose_keeper_is_told_to_end_while_it_starts_it() -> None:
 
     assert done.returncode == 143
     assert not psutil.pid_exists(int(done.stdout))
-
-
-TREE = sorted([psutil.STATUS_SLEEPING, psutil.STATUS_SLEEPING, psutil.STATUS_ZOMBIE])
-
-
-def test_descendants_are_those_of_psutil_that_are_no_zombies() -> None:
-    command = ["sh", "-c", "sh -c 'sleep 600 & wait' & true & exec sleep 600"]
-    with subprocess.Popen(command, start_new_session=True) as process:
-        try:
-            root = psutil.Process(process.pid)
-            until(lambda: sorted(each.status() for each in root.children(recursive=True)) == TREE)
-            expected = {
-                each.pid
-                for each in root.children(recursive=True)
-                if each.status() != psutil.STATUS_ZOMBIE
-            }
-            found = keeper.descendants(process.pid)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-    assert len(found) == 2
-    assert set(found) == expected
 
 
 def peer(folder: Path, text: str) -> Path:

@@ -146,9 +146,7 @@ def test_one_lane_is_near_itself() -> None:
     assert (state.name, state.least_ns) == ("near", None)
 
 
-def test_cores_that_share_their_largest_cache_are_an_island(
-    tmp_path: Path,
-) -> None:
+def test_cores_that_share_their_largest_cache_are_an_island(tmp_path: Path) -> None:
     for core, shared in {0: "0-1,4", 1: "0-1,4", 2: "2-3", 3: "2-3", 4: "0-1,4"}.items():
         folder = tmp_path / f"cpu{core}/cache/index3"
         folder.mkdir(parents=True)

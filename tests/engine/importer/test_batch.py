@@ -105,9 +105,7 @@ def test_a_fixed_leading_extent_is_no_batch(tmp_path: Path) -> None:
     assert study.subject.template.inputs["x"].shape == (2, 4)
 
 
-def test_an_extent_the_file_calls_batch_gets_another_name_unless_it_is_one(
-    tmp_path: Path,
-) -> None:
+def test_an_extent_the_file_calls_batch_gets_another_name_unless_it_is_one(tmp_path: Path) -> None:
     study = studied(from_x("y = Relu(x)", "2, batch, 4"), tmp_path)
 
     assert study.batch is None

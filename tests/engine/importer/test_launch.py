@@ -150,9 +150,7 @@ def _wide() -> bytes:
     return made.SerializeToString()
 
 
-async def test_an_artefact_over_the_file_limit_is_refused(
-    tmp_path: Path,
-) -> None:
+async def test_an_artefact_over_the_file_limit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ImportLimitExceeded, match="a file grew too large"):
         await imported(_heavy(), tmp_path, ImportLimits(file_bytes=1 << 20))
 

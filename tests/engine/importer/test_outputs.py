@@ -15,11 +15,7 @@ from tests.models.graphs import from_x
     [
         ("Relu(x)", "n, 3, h, w", ["batch", 3, "h", "w"]),
         ("Transpose<perm=[3, 0, 1, 2]>(x)", "n, 3, h, w", ["w", "batch", 3, "h"]),
-        (
-            "MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(x)",
-            "n, 3, h, 8",
-            ["batch", 3, "y_2", 4],
-        ),
+        ("MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(x)", "n, 3, h, 8", ["batch", 3, "y_2", 4]),
         ("GlobalAveragePool(x)", "n, 3, h, w", ["batch", 3, 1, 1]),
         ("Relu(x)", "1, 3, 4, 4", ["batch", 3, 4, 4]),
     ],

@@ -185,11 +185,7 @@ def over_samples(frame: int, frames: int) -> onnx.ModelProto:
     return parsed(
         """(float[samples] audio) => (float[] y)
         { rows = Reshape(audio, frame)  image = Unsqueeze(rows, axes)  y = Conv(image, w) }""",
-        {
-            "frame": [-1, frame],
-            "axes": [0, 1],
-            "w": np.ones((1, 1, frames, frame), np.float32),
-        },
+        {"frame": [-1, frame], "axes": [0, 1], "w": np.ones((1, 1, frames, frame), np.float32)},
     )
 
 

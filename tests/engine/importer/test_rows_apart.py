@@ -241,10 +241,7 @@ def tables(**rows: int) -> onnx.ModelProto:
         ({"ids": 250}, [{"ids": 128}, {"ids": 2}]),  # most draws from 256 would pass
         ({"ids": 3}, [{"ids": 2}]),
         ({"ids": 1}, [{"ids": 1}]),
-        (
-            {"ids": 300, "kinds": 2},
-            [{"ids": 256, "kinds": 2}, {"ids": 2, "kinds": 2}],
-        ),
+        ({"ids": 300, "kinds": 2}, [{"ids": 256, "kinds": 2}, {"ids": 2, "kinds": 2}]),
         (
             {"ids": 300, "places": 6},
             [

@@ -37,11 +37,7 @@ def table() -> tuple[onnx.ModelProto, Samples]:
         """(int64[n, 4] ids) => (float[n, 8] y) {
           rows = Sub(ids, offset)  found = Gather(table, rows)
           y = ReduceSum<keepdims=0>(found, axis) }""",
-        {
-            "offset": 1000,
-            "table": RNG.standard_normal((10, 8)).astype(np.float32),
-            "axis": [1],
-        },
+        {"offset": 1000, "table": RNG.standard_normal((10, 8)).astype(np.float32), "axis": [1]},
     )
     return named(made, 1, "look_up"), {"ids": RNG.integers(1000, 1010, (6, 4))}
 

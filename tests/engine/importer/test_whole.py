@@ -98,8 +98,7 @@ async def test_operators_beside_those_of_onnx_are_no_reason_to_call_a_file_not_v
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n == "loop" else [pytest.mark.slow]) for n in SERVED],
+    "name", [pytest.param(n, marks=[] if n == "loop" else [pytest.mark.slow]) for n in SERVED]
 )
 async def test_it_is_served_whole_and_answers_like_onnxruntime(name: str, tmp_path: Path) -> None:
     made = SERVED[name]()

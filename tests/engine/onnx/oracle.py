@@ -38,11 +38,7 @@ Operand = Array | Const | None
 
 
 def node_model(
-    op_type: str,
-    operands: Sequence[Operand],
-    opset: int,
-    outputs: int = 1,
-    **attributes: Any,
+    op_type: str, operands: Sequence[Operand], opset: int, outputs: int = 1, **attributes: Any
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """A model of one node, and its inputs; extents of the inputs are left open."""
     inputs, constants, names = {}, [], []

@@ -30,10 +30,7 @@ ROWS = "reshape(linear(x, const(8, 6)), shape=[-1, {}])"
         ),
         ("sub(const(8, 1, 1), conv(x, 4, 8))", ["convolution"]),
         # as caffe2 exports a batch norm
-        (
-            "relu(add(mul(norm(x, 4), const(4, 1, 1)), const(4, 1, 1)))",
-            ["batch_norm", "relu"],
-        ),
+        ("relu(add(mul(norm(x, 4), const(4, 1, 1)), const(4, 1, 1)))", ["batch_norm", "relu"]),
         # two convolutions that share a weight
         (f"w = const(8, 4, 3, 3); norm({SHARING}, 8), norm({SHARING}, 8)", ["convolution"] * 2),
     ],

@@ -28,11 +28,7 @@ TURNED = "permute(permute({}, dims=[0, 2, 3, 1]), dims={})"
             for view in (("flatten", ", axis=1"), ("flatten", ""), ("reshape", ", shape=[0, -1]"))
         ),
         (IMAGES, "p = global_avg_pool(x); flatten(p), p", ["global_avg_pool", "flatten"]),
-        (
-            IMAGES,
-            "reshape(global_avg_pool(x), shape=[0, 2, 2])",
-            ["global_avg_pool", "reshape"],
-        ),
+        (IMAGES, "reshape(global_avg_pool(x), shape=[0, 2, 2])", ["global_avg_pool", "reshape"]),
         # two permutations are one, and opposite ones none
         (
             ["batch", 3, 4, 5],

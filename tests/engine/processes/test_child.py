@@ -11,12 +11,7 @@ import pytest
 
 from braid.core.child_process import child_environment
 from braid.engine.link.options import LOST_EXIT_CODE, EndReason, WorkerEnd
-from braid.engine.processes.child import (
-    TAIL_BYTES,
-    ChildEnd,
-    ChildProcess,
-    Streams,
-)
+from braid.engine.processes.child import TAIL_BYTES, ChildEnd, ChildProcess, Streams
 from braid.engine.processes.child_time import (
     ROUNDS,
     DidNothing,

@@ -56,9 +56,7 @@ def test_a_child_s_descriptors_are_closed_once(tmp_path: Path, loop: str) -> Non
     closed = ClosedTwice(tmp_path)
 
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, loop],
-        cwd=ROOT,
-        env={**os.environ, **closed.environment},
+        [sys.executable, "-c", PROGRAM, loop], cwd=ROOT, env={**os.environ, **closed.environment}
     )
 
     assert process.wait(timeout=120) == 0

@@ -1,4 +1,3 @@
-from pathlib import Path
 from time import perf_counter
 from xml.etree import ElementTree
 
@@ -9,19 +8,6 @@ from braid.server.console.graphs import latency_svg, lengths_svg
 from braid.server.console.rates import ALL, MOST_POINTS, POINT_SECONDS, Point, Rates, quantile
 from braid.server.console.sessions import MAX_PEERS, Sessions, SignInLimit
 from braid.server.observability.metrics import Metrics
-from braid.server.security.tokens import Role, Tokens, TokenSource
-
-
-def test_the_token_is_read_anew_and_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text("\n")
-    sessions = Sessions(Tokens([TokenSource(Role.ADMIN, file)]).is_admin)
-    assert sessions.sign_in("") is None
-    file.write_text("the-first-of-them\n")
-    assert sessions.sign_in("the-first-of-them") is not None
-    file.write_text("another-one-then\n")
-    assert sessions.sign_in("the-first-of-them") is None
-    assert Sessions(Tokens([]).is_admin).sign_in("") is None
 
 
 def test_sessions_end_by_themselves_or_when_somebody_signs_out() -> None:

@@ -102,15 +102,6 @@ def credentials(
     return grpc.ssl_channel_credentials(roots, key, chain)
 
 
-async def test_who_shows_a_certificate_of_ours_is_let_in(
-    tmp_path: Path, authority: trustme.CA
-) -> None:
-    shown = authority.issue_cert("client@example.org", "client.example.org")
-    async with opened(tmp_path, **secured(tmp_path, authority, mutual=True)) as port:
-        channel = grpc.aio.secure_channel(f"localhost:{port}", credentials(authority, shown))
-        assert (await who(channel)).startswith("ipv")
-
-
 @pytest.mark.parametrize("offered", [[], ["http/1.1"], ["h2"], ["http/1.1", "h2"]])
 async def test_only_who_agrees_on_http2_is_greeted(
     tmp_path: Path, authority: trustme.CA, offered: list[str]

@@ -25,17 +25,11 @@ from braid.core.plan import sequential_plan
 from braid.core.program import PlanToRun
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule
-from braid.core.shape_uses import ShapeUses
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.device import Device
 from braid.server.inference.batching.batcher import Batcher
-from braid.server.inference.batching.execution import (
-    BatchResult,
-    DeviceExecution,
-    OnWait,
-    Running,
-)
+from braid.server.inference.batching.execution import BatchResult, DeviceExecution, OnWait, Running
 from braid.server.inference.batching.queues import Batch
 from braid.server.inference.lengths import elements_of
 from braid.server.inference.replica import ModelReplica
@@ -179,19 +173,6 @@ async def served(
     await replica.close()
 
 
-async def test_a_request_that_waits_for_an_executable_is_answered_by_its_first_run(
-    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    random, model = np.random.default_rng(8), masked_attention()
-    async with served(device, model, tmp_path, RAN) as under:
-        first = await under.check(model.inputs(random, 1, 40))
-        monkeypatch.setattr(ShapeUses, "pays_at_once", lambda *_: True)
-        plans = [await under.check(model.inputs(random, 1, length)) for length in (37, 71, 150)]
-
-        assert (first, plans) == (ONNXRUNTIME, [SEQUENTIAL] * 3)
-        assert under.replica.other_shapes.prepared == 3
-
-
 async def test_a_length_of_zero_is_answered(device: Device, tmp_path: Path) -> None:
     model = masked_attention()
     async with served(device, model, tmp_path, RAN) as under:
@@ -261,11 +242,6 @@ async def test_a_session_counts_as_the_models_file_however_many_use_it(
         ready = await device.prepare(fixed)
         assert device.model_memory[digest].sessions == size_bytes
         await device.release(ready)
-
-
-async def test_without_a_session_none_is_counted(device: Device, tmp_path: Path) -> None:
-    async with served(device, masked_attention(), tmp_path, ERRED) as under:
-        assert device.model_memory[under.replica.digest].sessions == 0
 
 
 @pytest.mark.parametrize("of", ALL, ids=lambda of: of.__name__)

@@ -365,9 +365,7 @@ async def test_executables_for_other_shapes_are_kept_in_bounds(device: FakeDevic
     assert device.prepared == len(widths)
 
 
-async def test_batches_that_wait_for_executables_hold_up_no_other_model(
-    device: FakeDevice,
-) -> None:
+async def test_batches_that_wait_for_executables_hold_up_no_other_model(device: FakeDevice) -> None:
     service, other, x = Service(device, (1,)), serve(device, (1,)), rows_from(0, 1)
     await other.use_plan(1)
     device.may_prepare.clear()

@@ -199,10 +199,7 @@ async def test_a_request_is_cut_to_fill_up_the_batch_of_another() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    latencies=LATENCIES,
-    rows=st.integers(1, 16),
-)
+@given(latencies=LATENCIES, rows=st.integers(1, 16))
 def test_the_rows_of_a_lone_request_run_in_the_cheapest_batches(
     latencies: dict[int, int], rows: int
 ) -> None:

@@ -5,7 +5,7 @@ import gc
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 
 from braid.compiler.imported_model import ImportedModel
 from braid.compiler.options import ModelOptions
-from braid.core.errors import DeadlineExceeded, RunTooLong, Unavailable, WorkerRestarting
+from braid.core.errors import DeadlineExceeded, Unavailable
 from braid.core.inputs import GivenTensor
 from braid.core.measurement import SideBySideRuns, Speed
 from braid.core.plan import sequential_plan
@@ -34,7 +34,6 @@ from braid.server.store.records import ModelVersion
 from tests.engine.worker.serving import DIGEST
 from tests.engine.worker.test_side_by_side import CHANNELS, EXTENT, convolutions, expected
 from tests.server.inference.batching import Watcher
-from tests.server.inference.stuck_worker import CRASHES, HANGS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -42,7 +41,6 @@ Array = np.ndarray[Any, Any]
 FOUND = SideBySideRuns(2, "", 1.0, Speed(1.2, 1.1, 1.3))
 SHAPE = (1, CHANNELS, EXTENT, EXTENT)
 OPTIONS = WorkerOptions(2, 1 << 22, 1 << 20, 1)
-STUCK = replace(OPTIONS, module="tests.server.inference.stuck_worker")
 
 
 def scheduled() -> Schedule:
@@ -162,39 +160,6 @@ async def test_sixteen_callers_get_right_answers_before_and_after_the_worker_die
     assert runs_beside(after)
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    ("value", "error"), [(HANGS, (RunTooLong, WorkerRestarting)), (CRASHES, WorkerRestarting)]
-)
-async def test_a_place_that_hangs_or_crashes_costs_the_worker_and_every_request_ends_once(
-    tmp_path: Path, value: float, error: type[Exception]
-) -> None:
-    async with (
-        started(STUCK, RunLimits(0.5, 0.5)) as stuck,
-        serving(tmp_path / "artefact", stuck) as served,
-    ):
-        await served.check_all()
-        worker, bad = served.on.worker, np.full(SHAPE, value, np.float32)
-        ends: list[int] = []
-
-        async def caller(number: int, x: Array) -> Array:
-            got, _ = await infer(served.batcher, served.model, x)
-            ends.append(number)
-            return got
-
-        good = [asyncio.create_task(caller(*each)) for each in enumerate(INPUTS[:8])]
-        await asyncio.sleep(0)
-        with pytest.raises(error):
-            await once(served.batcher, served.model, bad)
-        good += [asyncio.create_task(caller(8 + n, x)) for n, x in enumerate(INPUTS[8:])]
-        for got, want in zip(await asyncio.gather(*good), served.right, strict=True):
-            np.testing.assert_allclose(got, want, atol=1e-4)
-
-        assert sorted(ends) == list(range(16))
-        assert served.on.worker != worker
-        assert runs_beside(await served.check_all())
-
-
 async def test_a_plan_is_swapped_while_runs_go_on_side_by_side(served: Served) -> None:
     for schedule in (None, scheduled(), None, scheduled()):
         asked = asyncio.create_task(served.check_all())
@@ -221,14 +186,3 @@ async def test_callers_that_leave_or_are_late_cost_no_other(served: Served) -> N
         answer = ended[number]
         assert isinstance(answer, tuple), answer
         np.testing.assert_allclose(answer[0], served.right[number], atol=1e-4)
-
-
-async def test_a_drain_ends_when_all_runs_on_places_have(served: Served) -> None:
-    given = [asyncio.create_task(infer(served.batcher, served.model, x)) for x in INPUTS]
-    await asyncio.sleep(0)
-
-    await served.batcher.drain()
-    await asyncio.sleep(0)
-
-    assert all(task.done() for task in given)
-    assert runs_beside({task.result()[1] for task in given})

@@ -157,11 +157,7 @@ class FakeImporter:
         self.places = MemoryBudget(total_bytes=1, at_once=1)
 
     async def __call__(
-        self,
-        upload: Path,
-        artefact: Path,
-        on_progress: OnProgress,
-        hints: Hints,
+        self, upload: Path, artefact: Path, on_progress: OnProgress, hints: Hints
     ) -> None:
         self.hints, samples = hints, hints.samples
         self.samples = samples
@@ -477,11 +473,7 @@ class Server:
         accepted_error: float | None = None,
     ) -> Registration:
         options = ModelOptions(
-            tuple(sizes),
-            planner or PlannerSettings("ios"),
-            shapes or {},
-            precision,
-            accepted_error,
+            tuple(sizes), planner or PlannerSettings("ios"), shapes or {}, precision, accepted_error
         )
         async with self.store.receive(1000) as upload:
             await upload.write(content)

@@ -260,21 +260,6 @@ async def test_a_start_schedules_again_what_is_not_at_longer_and_longer_interval
     assert attempts == [1, 0, 1, 0, 1]
 
 
-async def test_a_stage_that_kills_the_worker_each_time_fails_its_batch_size(
-    server: Server,
-) -> None:
-    def die(_: Stage) -> None:
-        raise WorkerRestarting("the device worker died")
-
-    server.device.before_measuring = die
-
-    job = await registered(server)
-
-    assert job.state is JobStatus.UNSCHEDULED
-    assert "batch size 1: the device worker died" in job.message
-    assert ("lenet", 1) in server.models.serving
-
-
 async def test_a_cached_schedule_that_does_not_fit_is_made_again(server: Server) -> None:
     await registered(server)
     server.models.swap_error = InvalidArtefact("the plan launches 4 of 5 units")

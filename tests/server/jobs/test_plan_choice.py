@@ -3,9 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from braid.core.errors import (
-    InvalidRequest,
-)
+from braid.core.errors import InvalidRequest
 from braid.core.measurement import PlanMeasurement
 from braid.core.runtimes import ONNXRUNTIME
 from braid.scheduler.options import PlannerSettings

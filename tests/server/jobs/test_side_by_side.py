@@ -11,13 +11,7 @@ from braid.core.measurement import SideBySideRuns, Speed, side_by_side_text
 from braid.core.plan import sequential_plan
 from braid.core.program import ProgramKey
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO
-from braid.core.schedule import (
-    Provenance,
-    Schedule,
-    ScheduleKey,
-    schedule_from_json,
-    schedule_to_json,
-)
+from braid.core.schedule import Provenance, Schedule, ScheduleKey
 from braid.engine.link.messages import ThroughputMeasurements
 
 T = TypeVar("T")
@@ -30,17 +24,6 @@ def schedule(found: SideBySideRuns | None) -> Schedule:
     return Schedule(
         key, "sequential", sequential_plan(1), (), ("a",), Provenance(side_by_side=found)
     )
-
-
-@pytest.mark.parametrize("found", [None, BEST])
-def test_a_stored_schedule_says_how_runs_side_by_side_fared(found: SideBySideRuns | None) -> None:
-    assert schedule_from_json(schedule_to_json(schedule(found))).provenance.side_by_side == found
-
-
-def test_what_runs_side_by_side_has_an_id_of_its_own() -> None:
-    ids = {schedule(BEST).side_by_side_id, schedule(BEST).plan_id}
-    assert len(ids) == 2
-    assert schedule(None).side_by_side_id == ""
 
 
 def test_the_text_says_whether_it_is_used() -> None:

@@ -4,18 +4,14 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from braid.core.errors import (
-    Draining,
-)
+from braid.core.errors import Draining
 from braid.server.jobs.registration import serve_again
 from braid.server.store.records import JobStatus
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import reach, registered, until_ended
 
 
-async def test_a_stop_leaves_jobs_unfinished_and_a_start_finishes_them(
-    server: Server,
-) -> None:
+async def test_a_stop_leaves_jobs_unfinished_and_a_start_finishes_them(server: Server) -> None:
     server.device.gate = asyncio.Event()
     made = [await server.register(name, name.encode()) for name in "abc"]
     await reach(server, made[0].job.id, JobStatus.PROFILING)

@@ -5,10 +5,7 @@ from typing import cast
 
 import pytest
 
-from braid.core.errors import (
-    JobNotFound,
-    PreconditionFailed,
-)
+from braid.core.errors import JobNotFound, PreconditionFailed
 from braid.server.jobs.registry import Registry
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
@@ -129,18 +126,7 @@ async def test_a_job_can_be_cancelled_while_queued_importing_and_profiling(serve
     assert server.observer.jobs == {"CANCELLED": 3}
 
 
-async def test_a_job_cancelled_before_it_began_is_cancelled(server: Server) -> None:
-    made = await server.register()
-
-    job = await server.runner.cancel(made.job.id)
-
-    assert job.state is JobStatus.CANCELLED
-    assert server.store.find_job(job.id) == job
-
-
-async def test_cancelling_twice_is_once_and_cancelling_the_ended_is_refused(
-    server: Server,
-) -> None:
+async def test_cancelling_twice_is_once_and_cancelling_the_ended_is_refused(server: Server) -> None:
     server.device.gate = asyncio.Event()
     made = await server.register()
     await reach(server, made.job.id, JobStatus.PROFILING)
@@ -156,9 +142,7 @@ async def test_cancelling_twice_is_once_and_cancelling_the_ended_is_refused(
         await server.runner.cancel("nonsense")
 
 
-async def test_a_caller_who_leaves_while_cancelling_leaves_a_cancelled_job(
-    server: Server,
-) -> None:
+async def test_a_caller_who_leaves_while_cancelling_leaves_a_cancelled_job(server: Server) -> None:
     server.device.gate = asyncio.Event()
     made = await server.register()
     await reach(server, made.job.id, JobStatus.PROFILING)

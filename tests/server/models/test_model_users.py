@@ -51,10 +51,7 @@ class SameBytes(RuleBasedStateMachine):
 
     async def _open(self) -> None:
         self.device = Device("cpu", OPTIONS, make_link=lambda *_: cast(Any, self.worker))
-        devices = SimpleNamespace(
-            all=[self.device],
-            named=lambda _: self.device,
-        )
+        devices = SimpleNamespace(all=[self.device], named=lambda _: self.device)
         self.models = ServingModels(cast(Devices, devices), Metrics(), BatchPolicy())
 
     @rule(name=st.sampled_from(NAMES), digest=st.sampled_from(DIGESTS))

@@ -51,9 +51,7 @@ async def test_a_schedule_is_drawn_without_its_device(server: Server) -> None:
     assert (device.described, device.loads) == (0, [])
 
 
-async def test_a_device_is_asked_once_for_the_graph_of_a_schedule_of_before(
-    server: Server,
-) -> None:
+async def test_a_device_is_asked_once_for_the_graph_of_a_schedule_of_before(server: Server) -> None:
     queries = queries_of(server, device := DescribingDevice())
     model = server.store.find_model("lenet", 1)
     placed = await queries.schedule(model, 1)

@@ -366,22 +366,6 @@ async def test_half_open_requests_give_way_to_whole_ones_and_to_probes(
 
 
 @limited(max_connections=4, request_seconds=600)
-async def test_the_address_that_holds_most_connections_loses_one_first(port: Port) -> None:
-    patient, its_writer = await asyncio.open_connection(
-        "127.0.0.1", port.port, local_addr=("127.0.0.2", 0)
-    )
-    its_writer.write(b"GET /healthz HTTP/1.1\r\n")
-    held = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(20)]
-    assert await asyncio.wait_for(closed(held[0][0]), 60)
-
-    its_writer.write(b"\r\n")
-
-    assert (await asyncio.wait_for(patient.read(), 60)).startswith(b"HTTP/1.1 200")
-    for _, writer in [*held, (None, its_writer)]:
-        writer.close()
-
-
-@limited(max_connections=4, request_seconds=600)
 async def test_answers_that_nobody_takes_give_way(port: Port) -> None:
     held = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(4)]
     for _, writer in held:

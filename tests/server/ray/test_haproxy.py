@@ -3,13 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.server.ray.haproxy import (
-    change,
-    configuration_file,
-    for_calls,
-    program,
-    with_replicas,
-)
+from braid.server.ray.haproxy import change, configuration_file, for_calls, program, with_replicas
 
 WRITTEN = """global
     maxconn 100

@@ -41,10 +41,7 @@ BOMBS = {
     "parameters": (Request, ENTRY * 60_000),
     "parameters of one input": (Request, b"".join(field(5, [b"\x22\x00" * 1_000_000]))),
     "a shape": (Request, Request(inputs=[{"shape": [1] * 1_000_000}]).SerializeToString()),
-    "numbers one by one": (
-        Request,
-        b"".join(field(5, field(5, [(b"\x35" + bytes(4)) * 200_000]))),
-    ),
+    "numbers one by one": (Request, b"".join(field(5, field(5, [(b"\x35" + bytes(4)) * 200_000])))),
     "strings": (Request, b"".join(field(5, field(5, [b"\x42\0" * 1_000_000])))),
     "contents": (Request, b"\x3a\x00" * 1_000_000),
     "models to load": (service_pb2.RepositoryModelLoadRequest, b"\x1a\x00" * 1_000_000),

@@ -8,12 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braid.server.inference.requests import InferenceResult, OutputTensor
-from braid.server.servicers.braid_v1 import (
-    BraidV1,
-    ReadRequest,
-    write_response,
-    write_tensors,
-)
+from braid.server.servicers.braid_v1 import BraidV1, ReadRequest, write_response, write_tensors
 from braid_client.wire.inference_pb2 import (
     InferRequest,
     InferResponse,

@@ -2,10 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-OF_FLEETS = (
-    "braid.server.fleet",
-    *("psycopg", "obstore", "sqlalchemy.dialects.postgresql"),
-)
+OF_FLEETS = ("braid.server.fleet", *("psycopg", "obstore", "sqlalchemy.dialects.postgresql"))
 LATER = ("jinja2", "opentelemetry")
 OF_OTHER_COMMANDS = ("rich", "shtab", "braid.server.cli.local.demo", "braid.server.cli.remote")
 

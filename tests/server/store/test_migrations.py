@@ -138,9 +138,7 @@ def test_this_version_works_on_a_database_that_the_next_one_added_to(store: Stor
     store.close()
 
 
-def test_many_processes_open_an_empty_database_at_once(
-    shared_databases: SharedDatabases,
-) -> None:
+def test_many_processes_open_an_empty_database_at_once(shared_databases: SharedDatabases) -> None:
     url = shared_databases.make(with_tables=False)
 
     assert exit_codes(upgrade, [(url,)] * 8) == [0] * 8

@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from braid.compiler.options import ModelOptions
-from braid.core.errors import (
-    InvalidUpload,
-    ResourceExhausted,
-    UploadTooLarge,
-)
+from braid.core.errors import InvalidUpload, ResourceExhausted, UploadTooLarge
 from braid.server.store.records import JobStatus
 from braid.server.store.store import Store
 from tests.server.store.registering import end, import_done, register

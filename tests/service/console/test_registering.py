@@ -166,12 +166,7 @@ def narrow(path: Path, element: int) -> Path:
     ],
 )
 def test_json_goes_in_and_every_type_comes_out(
-    server: ServerProcess,
-    browser: Browser,
-    tmp_path: Path,
-    element: int,
-    given: str,
-    shown: str,
+    server: ServerProcess, browser: Browser, tmp_path: Path, element: int, given: str, shown: str
 ) -> None:
     name = f"type-{element}"
     with server.client() as client:

@@ -77,10 +77,7 @@ def test_the_root_leads_to_the_console(console: ServerProcess) -> None:
         ),
         ("jobs", ["cnn v1", "ready"]),
         ("devices", ["stages measured", "threads", "BRAID_STORE"]),
-        (
-            "schedules/cnn/1/1",
-            ["<svg", "planner", "Compare with", "stages measured", "software"],
-        ),
+        ("schedules/cnn/1/1", ["<svg", "planner", "Compare with", "stages measured", "software"]),
         ("schedules/cnn/1/4?block=-1", ["last block", "stream 0"]),
         ("compare/cnn/1/1/4", ["batch 1, cpu against cnn, batch 4", "<svg"]),
         ("register", ["Model file", "portfolio", "bf16", "It is scheduled for cpu"]),

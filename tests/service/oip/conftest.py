@@ -48,8 +48,7 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def oip_server(
-    tmp_path_factory: pytest.TempPathFactory,
-    model_files: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory, model_files: dict[str, Path]
 ) -> Iterator[ServerProcess]:
     """Offers system shared memory and has every model of ``model_files``."""
     store = tmp_path_factory.mktemp("oip") / "store"

@@ -7,8 +7,6 @@ import tritonclient.grpc as triton
 import tritonclient.http as http
 from tritonclient.grpc import service_pb2
 
-from braid.core.pieces import finished
-from braid.server.servicers.oip.contents import raw_bytes
 from tests.service.server_process import ServerProcess
 
 
@@ -31,21 +29,6 @@ def test_typed_contents(
 
     doubled = np.frombuffer(response.raw_output_contents[0], dtype)
     assert doubled.tolist() == [2 * value for value in values]
-
-
-@pytest.mark.parametrize(
-    ("datatype", "field", "values", "raw"),
-    [
-        ("BOOL", "bool_contents", [True, False], b"\x01\x00"),
-        ("UINT64", "uint64_contents", [2**64 - 1, 1], b"\xff" * 8 + b"\x01" + bytes(7)),
-        ("BYTES", "bytes_contents", [b"ab", b""], b"\x02\x00\x00\x00ab" + bytes(4)),
-    ],
-)
-def test_the_raw_form_of_typed_contents(
-    datatype: str, field: str, values: list[Any], raw: bytes
-) -> None:
-    contents = service_pb2.InferTensorContents(**{field: values})
-    assert finished(raw_bytes("x", datatype, contents)) == raw
 
 
 LARGE = np.array([0, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1], np.uint64)
@@ -89,7 +72,4 @@ def test_classification_gives_the_largest_first(oip_server: ServerProcess, model
         wanted = [triton.InferRequestedOutput("y", class_count=2)]
         y = client.infer(model, [given], outputs=wanted).as_numpy("y")
 
-    assert y.tolist() == [
-        [b"14.000000:1", b"6.000000:2"],
-        [b"-2.000000:0", b"-2.000000:2"],
-    ]
+    assert y.tolist() == [[b"14.000000:1", b"6.000000:2"], [b"-2.000000:0", b"-2.000000:2"]]

@@ -5,7 +5,6 @@ import json
 import math
 import random
 from collections.abc import AsyncIterator, Iterator
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -177,23 +176,6 @@ async def test_triton_aio_client_infers(aio: http_aio.InferenceServerClient) -> 
         np.testing.assert_array_equal(answer.as_numpy("y"), 2 * ramp(2))
     with pytest.raises(InferenceServerException, match="no model named"):
         await aio.infer("nobody", [given(ramp(1))])
-
-
-@pytest.mark.parametrize(
-    "path", ["/v2", "/v2/health/live", "/v2/models/fp32", "/v2/models/fp32/infer", "/v2/none"]
-)
-def test_head_is_answered_as_get_without_a_body(oip_server: ServerProcess, path: str) -> None:
-    connection = HTTPConnection(oip_server.http_address, timeout=120)
-    answers = []
-    for method in ("HEAD", "GET", "HEAD"):  # on one connection: nothing follows the heads
-        connection.request(method, path)
-        response = connection.getresponse()
-        answers.append((response.status, response.headers["content-length"], response.read()))
-    connection.close()
-
-    head, get, again = answers
-    assert head == again == (*get[:2], b"")
-    assert int(get[1]) == len(get[2])
 
 
 def test_the_document_names_every_route(oip_server: ServerProcess) -> None:

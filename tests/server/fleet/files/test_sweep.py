@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from braid.server.fleet.tables.objects import StoredObject
 from braid.server.store.records import JobStatus, ReceivedUpload
 from braid.server.store.shared_files import UPLOAD
 from tests.clock import until_true
@@ -200,6 +201,17 @@ async def test_a_put_that_arrives_after_its_sweep_leaves_nothing(
     (left,) = objects_in(tmp_path)  # of the second put
     (row,) = one.store.find_objects(f"uploads/{received.sha256}")
     assert row.key == f"uploads/{left.name}"
+
+
+async def test_a_put_that_a_sweep_condemned_is_not_finished(two: list[Node]) -> None:
+    one, other = two
+    key = f"uploads/{'a' * 64}.{'0' * 16}"
+    one.store.begin_object(StoredObject(key, "a" * 64, 7))
+    one.age()
+    await other.sweep(100.0)
+
+    assert not one.store.finish_object(key)
+    assert one.store.find_objects(f"uploads/{'a' * 64}") == []
 
 
 async def test_a_node_killed_in_a_put_leaves_what_a_sweep_removes(

@@ -11,11 +11,7 @@ from braid.core.pieces import finished
 from braid.core.strings import length_prefixed
 from braid.server.servicers.oip.contents import DTYPES
 from braid.server.servicers.rest.inference import MAX_JSON_BYTES, RestRequest, read_request
-from braid.server.servicers.rest.json_reading import (
-    MAX_PARTS,
-    Numbers,
-    read_json,
-)
+from braid.server.servicers.rest.json_reading import MAX_PARTS, Numbers, read_json
 
 COUNT = MAX_PARTS + 1000  # of numbers, so that they are read apart
 LONG = MAX_JSON_BYTES - 1000
