@@ -132,16 +132,13 @@ class Fetches:
         sha256 = hashlib.sha256()
         try:
             with self._disk.writing():
-                file = await asyncio.to_thread(new_file, part)
+                with new_file(part) as file:  # at once: a thread's file would outlive its caller
 
-                def write(content: memoryview) -> None:
-                    sha256.update(content)
-                    file.write(content)
+                    def write(content: memoryview) -> None:
+                        sha256.update(content)
+                        file.write(content)
 
-                try:
                     await self._place.fetch(stored.key, stored.size_bytes, write)
-                finally:
-                    await asyncio.to_thread(file.close)
                 if sha256.hexdigest() != stored.sha256:
                     raise InvalidArtefact(
                         f"it has SHA-256 {sha256.hexdigest()}, not {stored.sha256}"
