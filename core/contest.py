@@ -62,7 +62,7 @@ MARGIN = log(1.01)
 HALF_LIFE = 8
 """Pairs after which a pair weighs half."""
 
-FAR = 2.0
+FAR = 3.0
 """Standard deviations; two pairs in a row so far off on the same side tell of another state."""
 
 WINDOW = 64
