@@ -51,9 +51,6 @@ STARTS = 5
 _WITHOUT_MEMORY = ("MemoryError", "failed to map segment", "error return without exception set")
 """Last words of a child whose memory a blow has taken."""
 
-_NEXT_RECORD = re.compile(r"\d{4}-\d\d-\d\dT")
-"""Where a traceback's last words should stand, if its process had no memory to write them."""
-
 _CHAINED = ("another exception occurred:", "direct cause of the following exception:")
 
 
@@ -291,10 +288,7 @@ class Campaign:
         for part in _TRACEBACK.split(log)[1:]:
             last = next((line for line in part.splitlines()[1:] if line[:1].strip()), "")
             is_cause = part.rstrip().endswith(_CHAINED)  # of the next one, which tells
-            is_cut = _NEXT_RECORD.match(last) and "\n  | " not in part  # no group of exceptions
             if is_cause or any(words in last for words in _WITHOUT_MEMORY):
-                continue
-            if is_cut and any(blow.startswith("no memory") for blow in self.blows.struck):
                 continue
             self.broken[f"traceback in the log: {last[:200]}"] += 1
             self.tracebacks.setdefault(last[:200], part[:4000])

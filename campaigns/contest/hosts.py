@@ -29,7 +29,7 @@ CORES_NS = np.array([30.0, 45.0, 70.0, 370.0])
 """Distance of two cores of the same virtual machine, as seen within minutes."""
 
 CHANGE_US = 200.0, 700.0
-"""What the first run after a change of candidates costs, as measured in service (decision 0094)."""
+"""What the first run after a change of candidates costs, as measured in service (decision 0092)."""
 
 CHANGE_LASTS = 0.4
 """Cost of a run after a change over that of the run before it."""
