@@ -14,7 +14,8 @@ newer pairs weigh more. A median would know only the commonest state of a host t
 Each pair costs time: the challenger's excess and the first runs after a change. A challenger waits
 until requests have paid for its next pair (``LOSS``), so close ones are compared often and slow
 ones rarely. A candidate leaves only by pairs that span a minute, because the state of a host may
-change within seconds, and the order of candidates with it.
+change within seconds, and the order of candidates with it. A host that never rests is decided by
+the mean over its states.
 
 No clock, no I/O, no threads: callers bring run times and, if they have it, the time.
 """
@@ -45,10 +46,10 @@ CREDIT = 0.2
 A pair of a candidate that is as fast by its estimate begins with the first request.
 """
 
-CHANGE = 0.05, 0.05, 0.05
-"""Assumed excess of a first run over the rest of its block, before pairs have shown it."""
+FIRST_RUNS = 0.05, 0.05, 0.05
+"""Assumed excess of first runs over the rest of their blocks, before pairs have shown it."""
 
-CHANGE_COSTS = 4.0
+CHANGES = 4.0
 """Cost of a pair's two changes over that excess: half of it falls on the runs that follow."""
 
 EARLY_SHARE = 1 / 3
@@ -62,7 +63,7 @@ MARGIN = log(1.01)
 HALF_LIFE = 8
 """Pairs after which a pair weighs half."""
 
-FAR = 3.0
+FAR = 4.0
 """Standard deviations; two pairs in a row so far off on the same side tell of another state."""
 
 WINDOW = 64
@@ -87,6 +88,9 @@ LEAST_SPAN_S = 60.0
 
 ENOUGH_PAIRS = 200
 """Pairs of each challenger after which candidates that may be equal count as equal."""
+
+UNSTEADY_S = 300.0
+"""Age of a contest from which its pairs need not be of one state of the host."""
 
 PATIENCE = 16
 """Batches after which a pair whose run times have not all come is given up."""
@@ -113,14 +117,17 @@ class _Challenge:
     since: float | None = None  # time of the first pair in the present state of the host
     until: float | None = None
     ratio: float = 0.0
+    usual: float = 0.0  # mean of the ratio over time, in all states of the host
+    known_s: float = 0.0  # that it is a mean of
     error: float = SPREAD  # standard error of the ratio
     deviation: float = SPREAD  # standard deviation of its pairs
+    deviation_before: float = SPREAD  # without the newest one
     off: float = 0.0  # of its newest pair from the ratio before
     turn: int = 0  # of its newest pair, among all that began
     recent_us: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     debt: float = 0.0  # cost of its pairs, in requests, less what requests have paid
-    first_runs: deque[float] = field(default_factory=lambda: deque(CHANGE, maxlen=WINDOW))
-    change: float = CHANGE_COSTS * median(CHANGE)  # cost of a pair's two changes, in requests
+    first_runs: deque[float] = field(default_factory=lambda: deque(FIRST_RUNS, maxlen=WINDOW))
+    change: float = CHANGES * FIRST_RUNS[0]  # cost of a pair's two changes, in requests
 
     @property
     def low(self) -> float:
@@ -153,14 +160,22 @@ class _Challenge:
 
     def add(self, ratio: float) -> None:
         """Add a pair; earlier ones are forgotten if it shows the host in another state."""
-        far = FAR * self.deviation
+        far = FAR * min(self.deviation, self.deviation_before)
         off = ratio - self.ratio if self.ratios else 0.0
         self.ratios.append(ratio)
         if min(off, self.off) > far or max(off, self.off) < -far:
             self.ratios = deque([self.ratios[-2], ratio], maxlen=WINDOW)
             off, self.since = 0.0, None
-        self.off = off
+        self.off, self.deviation_before = off, self.deviation
         self.weigh()
+
+    def reached(self, at: float | None) -> None:
+        """Count the time since its pair before, if that is known, in its newest ratio."""
+        passed_s = 1.0 if at is None or self.until is None else max(at - self.until, 1e-3)
+        self.known_s += passed_s
+        self.usual += (self.ratio - self.usual) * passed_s / self.known_s
+        self.since = at if self.since is None else self.since
+        self.until = at
 
     def weigh(self) -> None:
         if self.ratios:
@@ -233,6 +248,7 @@ class Contest:
         self._pair: _Pair | None = None
         self._rest = 0  # batches until the next challenger's block
         self._requests = self._pairs = self._turns = 0
+        self._since: float | None = None  # time of the first pair
         self._lost = 0.0
         self._is_decided = len(self._in) == 1
         self._watch = _Watch()
@@ -368,23 +384,23 @@ class Contest:
         names = (one.name, self._incumbent.name)
         block_us = [median(pair.taken_us[name][1:]) for name in names]  # not the first run
         one.first_runs.append(pair.taken_us[one.name][0] / block_us[0] - 1.0)
-        one.change = CHANGE_COSTS * max(median(one.first_runs), 0.0)
+        one.change = CHANGES * max(median(one.first_runs), 0.0)
         one.add(log(block_us[0] / block_us[1]))
         one.pairs += 1
         self._pairs += 1
-        one.since = at if one.since is None else one.since
-        one.until = at
+        self._since = at if self._since is None else self._since
+        one.reached(at)
         if one.ratio < -one.error / 2:
             self._change(one)
         for other in list(self._in.values()):
             is_slower = other.pairs >= LEAST_PAIRS and other.low > MARGIN  # beyond doubt
             if other is not self._incumbent and other.has_span and is_slower:
                 self.drop(other.name)
-        self._decide()
+        self._decide(at)
 
     def _change(self, best: _Challenge) -> None:
         """Make ``best`` the incumbent, and all ratios relative to it."""
-        before, ahead = self._incumbent, best.ratio
+        before, ahead, usual = self._incumbent, best.ratio, best.usual
         before.ratios = deque((-ratio for ratio in best.ratios), maxlen=WINDOW)
         before.pairs, before.since, before.until = best.pairs, best.since, best.until
         best.ratios = deque(maxlen=WINDOW)
@@ -392,20 +408,21 @@ class Contest:
             if other is not best and other is not before:
                 other.ratios = deque((ratio - ahead for ratio in other.ratios), maxlen=WINDOW)
             other.weigh()
-        best.ratio = 0.0
+            other.usual -= usual
+        before.usual, before.known_s, best.ratio = -usual, best.known_s, 0.0
         self._incumbent = best
         self._pair = None
         self._watch = _Watch()
 
-    def _decide(self) -> None:
+    def _decide(self, at: float | None = None) -> None:
+        """Let the best in all states serve for good if enough pairs found nobody slower."""
         others = [one for one in self._in.values() if one is not self._incumbent]
-        if all(one.pairs >= ENOUGH_PAIRS and one.has_span for one in others):
-            simplest = min(
-                (one for one in others if one.ratio <= MARGIN / 2),
-                key=lambda one: one.order,
-                default=self._incumbent,
-            )
-            if simplest.order < self._incumbent.order:
+        is_old = at is not None and self._since is not None and at - self._since >= UNSTEADY_S
+        if all(one.pairs >= ENOUGH_PAIRS and (one.has_span or is_old) for one in others):
+            most = min(one.usual for one in self._in.values()) + MARGIN / 2
+            equal = (one for one in self._in.values() if one.usual <= most)
+            simplest = min(equal, key=lambda one: one.order)
+            if simplest is not self._incumbent:
                 self._change(simplest)
             self._is_decided = True
 
