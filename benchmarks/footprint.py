@@ -5,7 +5,7 @@
     python -m benchmarks.footprint --other PATH          in turns with another build of Braid
 
 A round: a server that takes a model as soon as it is ready; one that is asleep when it comes; idle
-for ``--settle`` seconds; its worker killed while one client asks without pause, a few times;
+for ``--settle`` seconds, and again so long after its plans' contest is decided; its worker killed while one client asks without pause, a few times;
 started again on the same store. Memory is the proportional set size (PSS): what is shared counts
 once.
 """
@@ -37,6 +37,7 @@ from braid_client import BraidError, Client, TensorSpec
 
 KILLS = 3
 EMPTY_S = 15.0  # after which an empty server is looked at; it is asleep after 10
+MOST_CONTEST_S = 900.0
 SERVED_S = 12.0
 """Time between kills, after which a worker is replaced without a pause."""
 
@@ -46,6 +47,7 @@ class Footprint:
     """Figures of one round; memory in MiB, times in seconds."""
 
     empty_mib: float
+    contest_mib: float  # idle, while plans compete
     idle_mib: float
     idle_by_process_mib: Mapping[str, float]
     ready_s: float  # of a server on an empty store
@@ -103,14 +105,27 @@ def measure(model: Path, store: Path, tree: Path, settle_s: float) -> Footprint:
             if state.ended:
                 break
         time.sleep(settle_s)
+        contest_mib = sum(pss_mib(server).values())
+        wait_for_decision(server.client)
+        time.sleep(settle_s)
         by_process = pss_mib(server)
         again_s = [killed_under_load(server) for _ in range(KILLS)]
     began = monotonic()
     with braid_server(store, environment=environment, tree=tree) as server:
         restarted_s = answered(server.client) - began
-    memory = empty_mib, sum(by_process.values()), by_process
+    memory = empty_mib, contest_mib, sum(by_process.values()), by_process
     first = first_answer_s, first_answer_asleep_s
     return Footprint(*memory, ready_s, *first, again_s, restarted_s)
+
+
+def wait_for_decision(client: Client) -> None:
+    """Wait until no plans of the model compete any more, or for ``MOST_CONTEST_S``."""
+    until = monotonic() + MOST_CONTEST_S
+    while monotonic() < until:
+        contests = [schedule.contest for schedule in client.model("model").schedules]
+        if all(contest is None or contest.decided for contest in contests):
+            return
+        time.sleep(1.0)
 
 
 def pss_mib(server: BraidServer) -> dict[str, float]:

@@ -45,7 +45,9 @@ def cpu_environment(
     Without ``spins`` they sleep, as a quota of CPU time would pay for spinning. Huge pages for
     weights and activations (docs/decisions/0008-onednn.md).
     """
-    tunables = ":".join(filter(None, [environment.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"]))
+    arenas = max(2, len(os.sched_getaffinity(0)))  # threads of libraries would take 2 MiB each
+    ours = "glibc.malloc.hugetlb=1", f"glibc.malloc.arena_max={arenas}"
+    tunables = ":".join(filter(None, [environment.get("GLIBC_TUNABLES"), *ours]))
     return {**environment, "GOMP_SPINCOUNT": "10000" if spins else "0", "GLIBC_TUNABLES": tunables}
 
 
