@@ -30,7 +30,7 @@ REQUESTS = 1000
 ONCE = "C Encoder.encode"
 """Function that is called once for a request: it writes the message to the worker."""
 
-SHOWN = 400
+SHOWN = 60
 SIZES = {"8 numbers": 8, "image": 3 * 224 * 224}
 
 PROFILER = '''

@@ -128,6 +128,7 @@ class _Challenge:
     debt: float = 0.0  # cost of its pairs, in requests, less what requests have paid
     first_runs: deque[float] = field(default_factory=lambda: deque(FIRST_RUNS, maxlen=WINDOW))
     change: float = CHANGES * FIRST_RUNS[0]  # cost of a pair's two changes, in requests
+    cost: float = CHANGES * FIRST_RUNS[0]  # expected of a pair, in requests
 
     @property
     def low(self) -> float:
@@ -141,15 +142,6 @@ class _Challenge:
     def has_span(self) -> bool:
         """True if its pairs in this state span a minute, or their times are unknown."""
         return self.since is None or self.until is None or self.until - self.since >= LEAST_SPAN_S
-
-    @property
-    def cost(self) -> float:
-        """Expected cost of a pair, in requests."""
-        return BLOCK * max(exp(self.ratio) - 1.0, 0.0) + self.change
-
-    @property
-    def is_due(self) -> bool:
-        return self.debt + self.cost <= CREDIT
 
     @property
     def slow_us(self) -> float:
@@ -180,6 +172,9 @@ class _Challenge:
     def weigh(self) -> None:
         if self.ratios:
             self.ratio, self.error, self.deviation = trimmed_mean(self.ratios)
+        else:
+            self.ratio = 0.0
+        self.cost = BLOCK * max(exp(self.ratio) - 1.0, 0.0) + self.change
 
 
 @dataclass(slots=True)
@@ -250,7 +245,8 @@ class Contest:
         self._requests = self._pairs = self._turns = 0
         self._since: float | None = None  # time of the first pair
         self._lost = 0.0
-        self._is_decided = len(self._in) == 1
+        self.is_decided = len(self._in) == 1
+        """True if one candidate is left, or the rest counts as equal: no more pairs are needed."""
         self._watch = _Watch()
 
     @property
@@ -262,11 +258,6 @@ class Contest:
     @property
     def incumbent(self) -> str:
         return self._incumbent.name
-
-    @property
-    def is_decided(self) -> bool:
-        """True if one candidate is left, or the rest counts as equal: no more pairs are needed."""
-        return self._is_decided
 
     @property
     def is_in_pair(self) -> bool:
@@ -298,7 +289,7 @@ class Contest:
         pair = self._pair
         if pair is not None and (pair.is_free and not free):
             pair = self._pair = None
-        if pair is None and may_explore and not self._is_decided:
+        if pair is None and may_explore and not self.is_decided:
             pair = self._begin(slack_us, free=free)
         name = self._incumbent.name
         if pair is not None and pair.issued < len(pair.runs):
@@ -322,9 +313,9 @@ class Contest:
         one = self._in[name]
         if one is not self._incumbent:
             self._lost += max(exp(one.ratio) - 1.0, 0.0)
-        if not self._is_decided:
+        if not self.is_decided:
             for one in self._in.values():
-                if not one.is_due:
+                if one.debt + one.cost > CREDIT:
                     one.debt -= LOSS
 
     def _begin(self, slack_us: float | None, *, free: bool) -> _Pair | None:
@@ -335,7 +326,7 @@ class Contest:
             one
             for one in self._in.values()
             if one is not self._incumbent
-            and (free or one.is_due)
+            and (free or one.debt + one.cost <= CREDIT)
             and (slack_us is None or one.slow_us < slack_us)
         ]
         if not due:
@@ -355,28 +346,31 @@ class Contest:
             self._rest = round(BLOCK / share)
         return self._pair
 
-    def took(self, candidate: str, run_us: float, *, at: float | None = None) -> None:
+    def took(self, candidate: str, run_us: float, *, at: float | None = None) -> bool:
         """Note the worker's run time of a batch; ``at`` is its end, in seconds of any steady clock.
 
-        A candidate that has left is ignored. Raises ImpossibleLatency.
+        A candidate that has left is ignored. Returns whether this completed a pair, so that others
+        may have left or lead. Raises ImpossibleLatency.
         """
         check_latency(run_us)
         one = self._in.get(candidate)
         if one is None:
-            return
+            return False
         one.recent_us.append(run_us)
         if one is self._incumbent and at is not None:
-            self._watch.took(run_us, at, learns=not self._is_decided)
+            self._watch.took(run_us, at, learns=not self.is_decided)
         pair = self._pair
         taken_us = pair.taken_us.get(candidate) if pair is not None else None
         if pair is None or taken_us is None:
-            return
+            return False
         if candidate in pair.runs[: pair.issued] and len(taken_us) < BLOCK:
             taken_us.append(run_us)
         is_complete = all(len(taken_us) == BLOCK for taken_us in pair.taken_us.values())
-        if is_complete and pair.issued == len(pair.runs):
-            self._pair = None
-            self._count(pair, at)
+        if not is_complete or pair.issued < len(pair.runs):
+            return False
+        self._pair = None
+        self._count(pair, at)
+        return True
 
     def _count(self, pair: _Pair, at: float | None) -> None:
         """Add a complete pair, then change the incumbent and let slow candidates go."""
@@ -409,7 +403,7 @@ class Contest:
                 other.ratios = deque((ratio - ahead for ratio in other.ratios), maxlen=WINDOW)
             other.weigh()
             other.usual -= usual
-        before.usual, before.known_s, best.ratio = -usual, best.known_s, 0.0
+        before.usual, before.known_s = -usual, best.known_s
         self._incumbent = best
         self._pair = None
         self._watch = _Watch()
@@ -424,7 +418,7 @@ class Contest:
             simplest = min(equal, key=lambda one: one.order)
             if simplest is not self._incumbent:
                 self._change(simplest)
-            self._is_decided = True
+            self.is_decided = True
 
     def drop(self, candidate: str) -> None:
         """Let a candidate go; the best of the others serves. Raises ValueError for the last one."""

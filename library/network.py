@@ -79,6 +79,7 @@ class Network:
         shapes = (compiled, *compiled.lengths)
         self.remarks: Sequence[str] = tuple(remark for one in shapes for remark in one.remarks)
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}
+        self.known_classes: dict[ShapeClass, ShapeClass] = {}
         self._names = tuple(self.inputs)
         self._axes = imported.report.batch.outputs if imported.report.batch else {}
         self._compiled = compiled

@@ -134,7 +134,7 @@ class WorkerLink:
 
     def run(self, request: RunExecutable, bound: RunBound) -> asyncio.Future[RunDone]:
         """Run for no longer than ``bound``; ``WorkerRestarting`` at once if no worker is up."""
-        return self._in_service().send(request, bound=bound)
+        return self._in_service().send(request, None, bound)
 
     def stop(self, answer: asyncio.Future[Any]) -> None:
         """Stop an inference that no request waits for; replaces the worker if the run goes on."""

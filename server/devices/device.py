@@ -355,7 +355,7 @@ class Device:
 
         Raises DeviceOutOfMemory, RunStopped (unwanted) or RunTooLong (perhaps with the worker).
         """
-        self._check_sound(ready.digest)
+        self._check_sound(ready.to_run.program.digest)
         if ready.number in self._without_room:
             return self._prepare_and_run(ready, offset, when_unwanted, is_finite=is_finite)
         program = ready.to_run.program if ready.to_run.any_shape else None

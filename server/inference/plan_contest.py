@@ -77,6 +77,8 @@ class PlanContest:
         self._events = events
         self._memory = memory
         self._loser_share = loser_share
+        self.in_force = first
+        """Executable of the candidate that leads."""
         self._ready = {schedule.planner: first}
         self._contest = Contest([schedule.planner], loser_share=loser_share)
         self._runs: Counter[str] = Counter()
@@ -113,10 +115,6 @@ class PlanContest:
         """Whether batches are small enough, and their slots hold all of them."""
         layout = self.in_force.layout
         return not layout.has_heap and layout.size_bytes <= MOST_INPUT_BYTES
-
-    @property
-    def in_force(self) -> Executable:
-        return self._ready[self._contest.incumbent]
 
     def slot(self) -> bytes:
         """Slot of a batch: that of the first one, or zeros before it."""
@@ -182,27 +180,26 @@ class PlanContest:
         self, *, may_explore: bool, slack_us: float | None = None, free: bool = False
     ) -> Executable:
         """Return the executable of the next batch; see ``Contest.next``."""
-        if not self.is_open:
+        contest = self._contest
+        if contest.is_decided:
             return self.in_force
         if not free and self._ended_at is not None:
             gap_s = min(max(0.0, monotonic() - self._ended_at), MOST_GAP_S)
             self.gap_s += LEARNS * (gap_s - self.gap_s)
-        name = self._contest.next(may_explore=may_explore, slack_us=slack_us, free=free)
-        return self._ready[name]
+        return self._ready[contest.next(may_explore=may_explore, slack_us=slack_us, free=free)]
 
     def took(self, ready: Executable, run_us: float, *, is_request: bool = True) -> None:
         name = self._name_of(ready)
         if name is None:
             return
+        contest, now = self._contest, monotonic()
         if is_request:
             self._runs[name] += 1
             self._recent_us.setdefault(name, deque(maxlen=RECENT)).append(run_us)
-            self._ended_at = monotonic()
-        before = self._contest.candidates, self.is_open
-        self._contest.took(name, max(run_us, 1.0), at=monotonic())
-        if (self._contest.candidates, self.is_open) != before:
+            self._ended_at = now
+        if contest.took(name, max(run_us, 1.0), at=now):
             self._settle()
-        if not self.is_open and self.schedule.others and self._contest.left_interval:
+        if contest.is_decided and self.schedule.others and contest.left_interval:
             log.info("a contest opens again", extra={"schedule_id": self.schedule.key.id})
             self.begin()
 
@@ -221,7 +218,10 @@ class PlanContest:
         return True
 
     def _name_of(self, ready: Executable) -> str | None:
-        return next((name for name, own in self._ready.items() if own is ready), None)
+        for name, own in self._ready.items():
+            if own is ready:
+                return name
+        return None
 
     def drop(self, name: str) -> None:
         self._contest.drop(name)
@@ -230,6 +230,7 @@ class PlanContest:
     def _settle(self) -> None:
         """Put the incumbent in force, and release who takes part no more."""
         first, *others = self._contest.candidates
+        self.in_force = self._ready[first]
         challengers = set() if self._contest.is_decided else {*others}
         has_left = self._ready.keys() - challengers - {first}
         for name in self._counted - challengers:

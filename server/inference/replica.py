@@ -74,10 +74,6 @@ class _Plans:
     beside: Executable | None = None  # side by side, if it pays
 
     @property
-    def ready(self) -> Executable:
-        return self.first if self.contest is None else self.contest.in_force
-
-    @property
     def schedule(self) -> Schedule | None:
         return self.given if self.contest is None else self.contest.schedule
 
@@ -121,6 +117,7 @@ class ModelReplica:
         self.lengths = Lengths(imported.padded_axis, self.profiled, self.shape_times)
         self.chosen: dict[ScheduleKey, Schedule] = {}  # that were given last
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
+        self.known_classes = {one: one for one in self.scheduled.values()}
         self._latencies: OrderedDict[Hashable, LatencyTable] = OrderedDict()  # by lane
         self._shape_tables = WeakSet[ShapeLatencies]()  # of lanes that are in use, too
         self._plans: dict[tuple[ShapeClass, int], _Plans] = {}
@@ -466,12 +463,19 @@ class ModelReplica:
 
         With ``beside``, the one of so many batches side by side, as long as there is one.
         """
-        if (one := self._plans.get((shape_class, batch_size))) is not None:
-            on_places = one.beside if beside > 1 else None
-            if on_places is not None and on_places.to_run.side_by_side == beside:
-                return on_places
-            return one.ready
-        return self.other_shapes.ready((shape_class, batch_size), beside)
+        return self.ready_and_contest(shape_class, batch_size, beside)[0]
+
+    def ready_and_contest(
+        self, shape_class: ShapeClass, batch_size: int, beside: int = 1
+    ) -> tuple[Executable | None, PlanContest | None]:
+        """Do as ``ready``, with the contest that may put another plan in its place."""
+        one = self._plans.get((shape_class, batch_size))
+        if one is None:
+            return self.other_shapes.ready((shape_class, batch_size), beside), None
+        if beside > 1 and (ready := one.beside) and ready.to_run.side_by_side == beside:
+            return ready, None
+        contest = one.contest
+        return (one.first, None) if contest is None else (contest.in_force, contest)
 
     async def executable(
         self, shape_class: ShapeClass, batch_size: int, beside: int = 1
@@ -484,9 +488,9 @@ class ModelReplica:
         self, shape_class: ShapeClass, batch_size: int, ready: Executable, seconds: float
     ) -> None:
         key, beside = (shape_class, batch_size), ready.to_run.side_by_side
-        if key in self._plans:
-            if beside == 1 and (contest := self.contest_of(*key)) is not None:
-                contest.took(ready, 1e6 * seconds)
+        if (one := self._plans.get(key)) is not None:
+            if beside == 1 and one.contest is not None:
+                one.contest.took(ready, 1e6 * seconds)
             return
         opening = self._opening_beside
         if opening is None or opening.done():  # it takes cores from what runs meanwhile

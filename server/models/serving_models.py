@@ -112,11 +112,11 @@ class ServingModels(KnownModels):
         except NotFound as missing:
             return ResolvedModel(self._metrics.unknown, None, missing)
         known = self._names[name][number]
-        metrics = self._metrics.find_model(name, number)
+        metrics, now = self._metrics.find_model(name, number), known.now
         if self._is_refusing:
             return ResolvedModel(metrics, None, Draining("the server is shutting down; try again"))
-        if known.served is not None:
-            return ResolvedModel(metrics, known.served)
+        if isinstance(now, Replicas):
+            return ResolvedModel(metrics, now)
         coming = known if isinstance(known.now, Coming) else None
         return ResolvedModel(metrics, None, known.refusal(), coming)
 
@@ -141,7 +141,7 @@ class ServingModels(KnownModels):
         for known in self._all():
             if isinstance(known.now, Coming):
                 return None  # it may be meant for one that is not in memory
-            for queued in () if known.served is None else known.served.all:
+            for queued in known.now.all if isinstance(known.now, Replicas) else ():
                 served = queued.replica
                 if (full := queued.batcher.refusal(served)) is None:
                     return None
@@ -200,8 +200,8 @@ class ServingModels(KnownModels):
 
     def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
         """True if requests still go to these replicas of a version; ``served`` is one of them."""
-        answering = self.served_version(served.name, served.version)
-        return not self._is_refusing and answering is replicas
+        known = self._names.get(served.name, {}).get(served.version)
+        return not self._is_refusing and known is not None and known.now is replicas
 
     async def put_away(self, model: ModelVersion) -> None:
         """Unload a version; accepted requests end first, and the next one loads it again."""

@@ -9,7 +9,6 @@ which refuses it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -89,8 +88,10 @@ class _Count:
         """Count the parts of a message; TooManyParts: more than MAX_PARTS, or its other limits."""
         left = [(memoryview(data), level)]
         while left:
-            with suppress(IndexError):  # cut off: protobuf refuses it, but may read the rest first
+            try:
                 self._add_fields(*left.pop(), left)
+            except IndexError:  # cut off: protobuf refuses it, but may read the rest first
+                continue
 
     def _add_fields(
         self, view: memoryview, level: _Level, left: list[tuple[memoryview, _Level]]

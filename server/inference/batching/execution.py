@@ -22,6 +22,7 @@ from braid.server.devices.device import Device
 from braid.server.devices.duty_cycle import DutyCycle
 from braid.server.devices.executables import Executable
 from braid.server.inference.batching.queues import Batch, Piece, still_wanted, when_all_ended
+from braid.server.inference.plan_contest import PlanContest
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import InferenceResult
 from braid.server.inference.slot_heap import SlotHeap
@@ -95,20 +96,20 @@ class DeviceExecution:
         by what is returned) the whole batch failed.
         """
         model, pieces, shape_class = batch.queue.model, batch.pieces, _joined(batch)
-        ready = model.ready(shape_class, batch.size, batch.beside)
+        ready, contest = model.ready_and_contest(shape_class, batch.size, batch.beside)
         if ready is None:
             return self._wait_and_run(batch, on_wait)
         offset = self._device.arena.allocate(slot_bytes(ready, pieces))
         if offset is None:
             return self._wait_and_run(batch, on_wait)
-        contest = model.contest_of(shape_class, batch.size)
-        if contest is not None and ready.to_run.side_by_side == 1:
+        if contest is not None:
             ready = contest.next(may_explore=may_explore, slack_us=_slack_us(pieces))
         model.begin_use(ready)
         if not self._duty_cycle.begin_now():
             self._free(model, ready, offset)
             return self._wait_and_run(batch, on_wait)
-        return self._finish(batch, self._send(batch, ready, offset, shape_class), on_wait)
+        sent = self._send(batch, ready, contest, offset, shape_class)
+        return self._finish(batch, sent, on_wait)
 
     async def _wait_and_run(
         self, batch: Batch, on_wait: OnWait, *, of_class: bool = False
@@ -139,7 +140,8 @@ class DeviceExecution:
         except BaseException:
             self._free(model, ready, offset)
             raise
-        sent = self._send(batch, ready, offset, wanted[0], prepare_ns)
+        contest = model.contest_of(*wanted)
+        sent = self._send(batch, ready, contest, offset, wanted[0], prepare_ns)
         return await self._finish(batch, sent, on_wait)
 
     async def _finish(self, batch: Batch, sent: BatchRun, on_wait: OnWait) -> BatchResult:
@@ -158,7 +160,7 @@ class DeviceExecution:
             result = await self._ended(sent)
         except BraidError as error:
             is_death = isinstance(error, WorkerDied)
-            contest = model.contest_of(sent.shape_class, sent.size)
+            contest = sent.contest
             if sent.ready.to_run.any_shape and isinstance(error, PreconditionFailed):
                 result = await again(of_class=True)
                 model.other_shapes.refuse((sent.shape_class, sent.size), error)
@@ -177,6 +179,7 @@ class DeviceExecution:
         self,
         batch: Batch,
         ready: Executable,
+        contest: PlanContest | None,
         offset: int,
         shape_class: ShapeClass,
         prepare_ns: int = 0,
@@ -185,11 +188,12 @@ class DeviceExecution:
         model, size, sent_ns = batch.queue.model, batch.size, perf_counter_ns()
         try:
             pieces = still_wanted(batch.pieces, monotonic())
-            sent = BatchRun(model, ready, offset, pieces, size, sent_ns, prepare_ns, shape_class)
+            sent = BatchRun(
+                *(model, ready, contest, offset, pieces, size, sent_ns, prepare_ns, shape_class)
+            )
             if pieces:
                 memory, padded = self._device.arena.view, model.lengths.axis
                 is_finite = write_rows(memory, offset, ready, pieces, padded)
-                contest = model.contest_of(shape_class, size)
                 if contest is not None and contest.wants_inputs:
                     contest.inputs = bytes(memory[offset : offset + ready.layout.size_bytes])
                 unwanted = partial(when_all_ended, pieces)
