@@ -23,7 +23,7 @@ from onnx import TensorProto, helper
 
 from benchmarks.environment import describe
 from benchmarks.load.processes import BraidServer, braid_server
-from benchmarks.reports import parser_of, write_report
+from benchmarks.reports import parser_of
 from braid_client import AsyncClient
 
 REQUESTS = 1000
@@ -33,7 +33,7 @@ ONCE = "C Encoder.encode"
 SHOWN = 60
 SIZES = {"8 numbers": 8, "image": 3 * 224 * 224}
 
-PROFILER = '''
+PROFILER = """
 import json, os, signal, sys
 from collections import Counter
 
@@ -57,7 +57,7 @@ def toggle(*_):
 
 if "CALLS_OUT" in os.environ and sys.argv[:1] == ["-m"]:
     signal.signal(signal.SIGUSR2, toggle)
-'''
+"""
 """``sitecustomize.py`` of the server: a signal begins the count, the next one ends it."""
 
 
@@ -108,7 +108,7 @@ async def ask(server: BraidServer, numbers: np.ndarray[Any, Any]) -> None:
 
 
 def save_model(path: Path, size: int) -> None:
-    shape = ["N", size]
+    shape: list[str | int | None] = ["N", size]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", [x], [y])

@@ -5,9 +5,9 @@
     python -m benchmarks.footprint --other PATH          in turns with another build of Braid
 
 A round: a server that takes a model as soon as it is ready; one that is asleep when it comes; idle
-for ``--settle`` seconds, and again so long after its plans' contest is decided; its worker killed while one client asks without pause, a few times;
-started again on the same store. Memory is the proportional set size (PSS): what is shared counts
-once.
+for ``--settle`` seconds, and again so long after its plans' contest is decided; its worker killed
+while one client asks without pause, a few times; started again on the same store. Memory is the
+proportional set size (PSS): what is shared counts once.
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ In a wheel, ``braid.core`` and its like lie in this folder. In a checkout they l
 are found there, whether the checkout is installed or only named in ``PYTHONPATH``.
 """
 
-from __future__ import annotations
-
 import os.path
 import sys
 from importlib import import_module

@@ -6,8 +6,6 @@ only the units agree; *joined* if the second runs its units in one stage with ot
 *spread* over several stages, and the difference says which.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The fills differ in lightness and the hatchings in direction, so that a chart pr
 white, or seen by someone who cannot tell the hues apart, says the same.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from braid.core.graph import Operator

@@ -1,7 +1,5 @@
 """Timelines as a trace for ui.perfetto.dev and chrome://tracing (the Trace Event Format, JSON)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ stage has a double frame. Pointing at a unit or a stage shows its shapes, times 
 (``<title>`` elements). Follows the reader's light or dark theme.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from html import escape
 from math import ceil, floor, log10

@@ -11,8 +11,6 @@ side by side slow each other down. Where a unit was never measured alone it coun
 unit, and the timeline says that it is estimated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median

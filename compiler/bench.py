@@ -8,8 +8,6 @@ GPU   ServingProcess: the device's worker, between requests; on a GPU two proces
 Which process measured does not matter to what was measured: same device, same code, same threads.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

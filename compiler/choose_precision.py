@@ -9,8 +9,6 @@ much takes no part, with no runtime either: where that cannot run, the plan woul
 Candidates that service chooses from are of the chosen precision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

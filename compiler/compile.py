@@ -6,8 +6,6 @@ auto            FoundPlans, FoundPlans ...compare──> choose_precision ──
 The comparison screens: which of the candidates serves for good is decided by requests.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

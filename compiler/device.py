@@ -3,8 +3,6 @@
 Cancelling a call stops what it measures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar

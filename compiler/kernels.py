@@ -3,8 +3,6 @@
 A choice outlives the model it was made for: it is found again by any model with such a unit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf

@@ -8,8 +8,6 @@ longer; ``braid schedule again`` searches plans of those that pay. What is measu
 bounded in time and memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic

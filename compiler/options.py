@@ -1,7 +1,5 @@
 """What a model is compiled for: batch sizes, planner, precision, as the user asked for them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

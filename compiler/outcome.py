@@ -1,7 +1,5 @@
 """What the owner of a model is told of a compilation that ended, in words."""
 
-from __future__ import annotations
-
 import logging
 
 from braid.core.errors import BraidError

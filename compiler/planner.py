@@ -4,8 +4,6 @@ Guarantees: however the call ends (plan, failure, crash, time limit, cancellatio
 is gone. Its crash fails this one call only.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence

@@ -6,8 +6,6 @@ parent   Latencies                          in the order of the question
 child    PlansFound, or PlanningError       last
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Literal

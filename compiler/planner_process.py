@@ -5,8 +5,6 @@ Talks as planner_messages.py says, in lines on stdin and stdout. Started by plan
 the process that started it (engine/processes/fork_server.py), also in a search.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import sys

@@ -3,8 +3,6 @@
 Synchronous, CPU-bound Python, which runs in a process of its own (planner_process.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

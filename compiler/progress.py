@@ -8,8 +8,6 @@ passed and is expected. What is expected of a phase comes from the phases before
 say itself how far it is; of a later batch size, from the first one.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

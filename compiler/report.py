@@ -3,8 +3,6 @@
 Cancellation goes the other way: the task that compiles is cancelled, and with it what it measures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

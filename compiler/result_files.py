@@ -9,8 +9,6 @@ device key, too: a crash loses the last batch at most. What is damaged counts as
 again.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

@@ -8,8 +8,6 @@ Both kinds outlive the models they were made for: equal bytes, or equal stages o
 find them again.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from abc import ABC, abstractmethod

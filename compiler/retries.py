@@ -5,8 +5,6 @@ machine does. Those in which the database was away do not count in work that ano
 take over: the registry stops that work when it is away for long.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

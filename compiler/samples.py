@@ -1,7 +1,5 @@
 """Samples that a model is compiled with: inputs that errors are measured on."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path

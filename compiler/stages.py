@@ -1,7 +1,5 @@
 """Latencies of a program's stages and parts: from the cache, else measured on the device."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence

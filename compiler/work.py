@@ -1,7 +1,5 @@
 """One compilation: its arguments, and what follows from them for every step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

@@ -11,8 +11,6 @@ container's own, mounted as if it were the root; without a name space of its own
 part of the hierarchy is mounted.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Attributes of a unit as numbers."""
 
-from __future__ import annotations
-
 from braid.core.graph import Operator
 
 

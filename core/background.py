@@ -1,7 +1,5 @@
 """Background tasks: their errors are logged; some end at an event, some outlive their callers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Coroutine

@@ -6,8 +6,6 @@ Python finds Braid among the installed packages, as its parent did, and imports 
 working folder, which may hold a ``core/`` or a ``numpy.py`` of the user's own.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -20,8 +20,6 @@ the mean over its states.
 No clock, no I/O, no threads: callers bring run times and, if they have it, the time.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Sequence

@@ -5,8 +5,6 @@
 So rows are cut, padded or both. Every size may be used again and again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import inf
 

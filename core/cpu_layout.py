@@ -1,7 +1,5 @@
 """What sysfs says of cores: which are hyperthreads of one core, which share a cache."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

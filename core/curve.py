@@ -1,7 +1,5 @@
 """A function known at some places: latencies by length, or by elements."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 

@@ -7,8 +7,6 @@ Whoever uses a number refers to its ``Descriptor`` meanwhile, also in another th
 given to the event loop: uvloop closes the number and then the file object (``connect_read_pipe``).
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -4,8 +4,6 @@ A virtual machine's cores are moved by its host, and what passes data or barrier
 then takes up to twice as long. A machine of several chiplets or sockets has both distances at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Messages are looked at last: safetensors and ONNX Runtime pass on the system's words only.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

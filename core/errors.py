@@ -50,8 +50,6 @@
 No class knows a transport; ``braid.server.rpc.status`` maps each one to a gRPC status code.
 """
 
-from __future__ import annotations
-
 import enum
 
 

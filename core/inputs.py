@@ -4,8 +4,6 @@ Knows no protocol. Everything a caller can get wrong about a tensor ends here, a
 the name of the input, what came and what is wanted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -12,8 +12,6 @@ dataclasses it ignores unknown fields, which another version may have written; m
 between processes of one version, and have none. Infinities and NaN stay numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload

@@ -1,7 +1,5 @@
 """Locks by key: what is done to one key goes one after the other."""
 
-from __future__ import annotations
-
 import asyncio
 from weakref import WeakValueDictionary
 

@@ -5,8 +5,6 @@ noise leaves; where one is predicted, or costs memory, they are larger. Ratios s
 long as the best something takes that is left out before it is measured with care.
 """
 
-from __future__ import annotations
-
 DRAW = 0.01  # two estimates of a screening that say nothing
 KERNEL_GAIN = 0.05  # a kernel over the usual one
 PART_GAIN = 0.03  # a plan of several engines, by prediction, over the best of one engine

@@ -1,7 +1,5 @@
 """Measurements: one type for each fact, from the engine's timers to the store."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite

@@ -3,8 +3,6 @@
 ``asyncio.to_thread`` has few threads for everything, which such calls would take away for good.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

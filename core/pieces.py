@@ -3,8 +3,6 @@
 A piece takes a few milliseconds at most. Work that ends with its first piece waits for nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from contextlib import nullcontext

@@ -6,8 +6,6 @@ of other streams it waits for, and where all streams join (a *barrier*, the end 
     launches:  0:a(s0)  1:b(s0)  2:c(s1, waits a) | 3:d(s0)      | = barrier before position 3
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -11,8 +11,6 @@
 The model's own inputs, outputs and stored weights keep their types: a precision says how it is run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from braid.core.errors import InvalidRequest

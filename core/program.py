@@ -4,8 +4,6 @@ A *program* is a model bound to input shapes: its static graph with a kernel for
 makes it when it is first asked for and keeps it by its key.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

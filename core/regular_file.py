@@ -4,8 +4,6 @@ A device is not even opened: that alone does something to many. What is read who
 sparse file of terabytes takes no disk.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -3,8 +3,6 @@
 A process that ends meanwhile leaves the folder to whoever sweeps at its next start.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

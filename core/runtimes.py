@@ -3,8 +3,6 @@
 A schedule whose planner is one of these runs there; a plan of our own runs where that cannot.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 

@@ -3,8 +3,6 @@
 Of a server and of the library alike. Padding is exact along the axis (``braid.core.padding``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from braid.core.curve import Curve

@@ -12,8 +12,6 @@ has measured. Where the seconds of the next run make it pay, that run waits for 
 take turns on the runs of the class, so that both see the machine as it is, until one is chosen.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 A file that cannot be opened for want of descriptors is not damaged: it must not be made anew.
 """
 
-from __future__ import annotations
-
 import errno
 
 from braid.core.errors import InvalidArtefact, SystemShortage

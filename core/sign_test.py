@@ -8,8 +8,6 @@ interval is that of the sign test (order statistics of the ratios), which assume
 they scatter; a few turns in which something interfered do not move it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import comb
 from statistics import median

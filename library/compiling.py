@@ -1,7 +1,5 @@
 """``braid.compile``: a model file or a torch module made ready to run on this machine."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import tempfile

@@ -5,8 +5,6 @@ one after the other, whichever threads call. Networks on the same cores share it
 the team that its own torch operators made: beside it the device's would sleep at every barrier.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import threading

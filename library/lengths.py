@@ -4,8 +4,6 @@ As in a server (``braid.core.scheduled_lengths``), but by the comparisons of the
 what calls take is not observed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ latencies, as a server does it. Calls shorter than a compiled length may be padd
 all rows at once.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass

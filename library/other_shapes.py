@@ -8,8 +8,6 @@ As in a server (``braid.server.inference.other_shapes``), but nothing happens be
 call that makes an executable pay prepares it.
 """
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from time import perf_counter

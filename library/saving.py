@@ -4,8 +4,6 @@ FOLDER/network.json    name, options, digest, schedules with their graphs
 FOLDER/artefact/       graph and weights, as in the store of a server
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Arrays of callers as numpy's, and outputs as the kind of array that came: numpy's or torch's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias

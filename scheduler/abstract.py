@@ -8,8 +8,6 @@ operator may also say ``memory_bound`` (true or false) and ``demand`` (a number)
 reads. Other fields are ignored.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -8,8 +8,6 @@ is halved where the fewest tensors are live: two between the cells of NASNet, wh
 predecessors each.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from braid.scheduler.dag import Dag

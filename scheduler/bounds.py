@@ -10,8 +10,6 @@ The first needs the fixed price of a stage (``StageOverheads``): a group pays it
 unit contains it each time. Without it the longest unit stands for its group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from braid.core.measurement import DeviceFacts, StageOverheads, UnitProfile

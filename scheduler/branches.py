@@ -8,8 +8,6 @@ units, after each of which all lanes wait. All lanes run in one engine, or on ow
 that compute at once slow each other, so the time of all of them together decides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from math import inf
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Protocols of what planners ask the engine, and one cost that needs no device."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable

@@ -15,8 +15,6 @@ that follows from it, and there are far fewer endings. The paper defines groups 
 authors' code restricts them so, and the counts of Table 1 come from that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

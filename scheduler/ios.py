@@ -6,8 +6,6 @@ are visited by increasing size, so that cost[S - E] is known when S needs it.
     Endings (scheduler/endings.py) ──> find_schedule <──asks── StageTable (scheduler/stages.py)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 

@@ -14,8 +14,6 @@ with a path along which everything is exact, or with a higher cost of the full s
 dynamic programming; Barto, Bradtke and Singh 1995).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import defaultdict

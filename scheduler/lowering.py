@@ -13,8 +13,6 @@ Without barriers a stage may start while the one before it still runs. That is o
 never certain to be: the stages were not measured so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from braid.core.plan import MAX_STREAMS, Launch, StreamPlan, verify_plan

@@ -1,7 +1,5 @@
 """Maximum matching in bipartite graphs, and what follows from it: the width of a graph."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from braid.scheduler.dag import Dag, bits

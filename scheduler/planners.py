@@ -1,7 +1,5 @@
 """Entry points: make a plan, or say beforehand which stages will be measured for it."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Iterator

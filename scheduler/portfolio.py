@@ -5,8 +5,6 @@ fastest. The sequential plan is always the first candidate, and gives way only t
 to be faster without doubt. Plans that are equal are offered once.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from braid.core.graph import OpGraph

@@ -1,7 +1,5 @@
 """Input of a planner: units, their cost, facts of the device, options."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 

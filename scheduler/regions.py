@@ -9,8 +9,6 @@ Regions are measured one by one, and in each engine the longest row of regions i
 what that takes less than its regions, it saves at borders that it need not know.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, log
 from typing import NamedTuple

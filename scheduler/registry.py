@@ -1,7 +1,5 @@
 """The planners by name: what each answers to a problem."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ Two equal stages may in rare cases (equal groups that share inputs crosswise) ge
 signatures: that costs one measurement more, never a wrong one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ StageTable is GenerateStage of IOS (Algorithm 1, lines 23-33): the better one of
 execution and, where the units can be merged, operator merge.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

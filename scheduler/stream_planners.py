@@ -17,8 +17,6 @@ one that can only start after it (28 chains of GoogLeNet become 4 streams). Unit
 order of the graph; events that others imply are dropped (scheduler/streams.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

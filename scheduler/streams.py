@@ -7,8 +7,6 @@ already guarantees the order: the stream itself, or a wait, of this unit or of a
     s1:       c
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

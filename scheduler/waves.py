@@ -9,8 +9,6 @@ execution units, each unit of work to the one that is free first. Rammer's choic
 of one operator and its fusion of waves into one kernel need its compiler and are left out.
 """
 
-from __future__ import annotations
-
 from braid.core.schedule import Stage
 from braid.scheduler.problem import Problem
 

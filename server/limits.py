@@ -1,7 +1,5 @@
 """Limits of each room, and the database of the store, from the settings."""
 
-from __future__ import annotations
-
 from sqlalchemy import URL
 
 from braid.server.inference.call_memory import MemoryLimits

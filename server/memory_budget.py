@@ -7,8 +7,6 @@ The parts add up to the budget, so what is within its limit never makes the kern
 the container. A limit that is set by itself is not a part: the others stay as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pydantic import ByteSize

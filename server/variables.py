@@ -3,8 +3,6 @@
 Commands that talk to a server look here too, so settings are loaded only where a name is in doubt.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -9,8 +9,6 @@
 Cancelling a task that waits for a call cancels the call on the server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence

@@ -9,8 +9,6 @@
 Such a coroutine has nothing to wait for, so it needs no event loop.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import wraps

@@ -7,8 +7,6 @@ The zip depends on names and contents only, so equal files have equal digests. N
 the model is read to find the names: its tensors are passed over.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import posixpath

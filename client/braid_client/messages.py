@@ -6,8 +6,6 @@ gRPC passes these bytes as they are. Tensors are neither put into protobuf's mes
 of them, as each of that copies (``wire_fields``); what else a message holds is protobuf's.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping, Sequence
 

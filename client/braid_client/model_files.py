@@ -7,8 +7,6 @@ Anything that passes may still be refused by the server's importer, which reads 
 neither onnx nor torch; the server looks at uploads with the same functions.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 

@@ -1,7 +1,5 @@
 """Proxies that the environment names: gRPC takes them unless the server is on this machine."""
 
-from __future__ import annotations
-
 import os
 import re
 from ipaddress import ip_address, ip_network

@@ -5,8 +5,6 @@ models ──> Model ──┬── TensorSpec (inputs, outputs)
                    └── ScheduleSummary (one a device and batch size) ── SideBySide (or none)
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field, fields, replace

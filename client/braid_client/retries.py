@@ -8,8 +8,6 @@ server. Registrations, cancellations and deletions are never repeated. No wait g
 caller's deadline.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 A call knows its messages, which of its failures may be tried again, and what NOT_FOUND means.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing

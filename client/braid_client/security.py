@@ -3,8 +3,6 @@
 Client("braid.example:8001", token=token, tls=Tls(authority="ca.pem"))
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Record of how a model serves, and its conversion from and to the wire."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 source of requests ──> Feed ──> grpc or grpc.aio ──> call
 """
 
-from __future__ import annotations
-
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,

@@ -13,8 +13,6 @@ BF16 has no numpy type. With the package ``ml_dtypes`` installed, BF16 tensors a
 ``ml_dtypes.bfloat16``; without it they are ``BFloat16Bits``.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 import sys

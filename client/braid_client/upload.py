@@ -3,8 +3,6 @@
 file ──1 MiB at a time──> hash ──> chunk ──> gRPC        never more than one chunk in memory
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -11,8 +11,6 @@ order and be put together by concatenation
 are told apart here; protobuf parses their contents.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 

@@ -3,8 +3,6 @@
 The room has arrays; torch gets tensors on the same memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 

@@ -6,8 +6,6 @@ A step is native if its kernel is a recipe of primitives, its operands lie in me
 wants them, and, beside other lanes, if it uses one thread. Lanes go native together or not at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

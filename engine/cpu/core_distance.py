@@ -11,8 +11,6 @@ Near is what lies below the first gap between round trips: 370 ns after 45, or 2
 round trips without a gap, ``NEAR_NS`` decides.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Device key: everything that a latency measured on this device depends on; its precisions."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Mapping
 

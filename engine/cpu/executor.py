@@ -9,8 +9,6 @@ a lane by itself, without touching its team. Other teams are made when a segment
     2 threads, lanes 1 + 1:   caller on core 0 (its team on core 1 sleeps) │ team of core 1
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

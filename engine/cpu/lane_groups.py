@@ -6,8 +6,6 @@
 A team that fits into a group lies in one; a larger team has whole groups.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 

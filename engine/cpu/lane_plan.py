@@ -8,8 +8,6 @@ beside a network of 2 ms. One client's requests lie in the same slot of shared m
 other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import is_

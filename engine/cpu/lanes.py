@@ -11,8 +11,6 @@ Launches of streams that share a lane keep their launch order. Since a unit only
 units launched before it, running lanes in launch order cannot deadlock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

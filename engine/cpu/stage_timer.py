@@ -12,8 +12,6 @@ Fixed prices are measured with units that do next to nothing. Planners use them 
 of a stage, which is safe when too large, is the median.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path

@@ -8,8 +8,6 @@ Faults (docs/decisions/0020-several-devices.md): out of memory fails the call th
 unused memory was given back and it was tried once more; a lost device ends the process.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Device key of a GPU, and the versions that measurements on it depend on."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import re

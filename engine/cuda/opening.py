@@ -1,7 +1,5 @@
 """The one GPU of a worker process, with everything that serves on it."""
 
-from __future__ import annotations
-
 import torch
 
 from braid.core.errors import StartupError

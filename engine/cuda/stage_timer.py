@@ -12,8 +12,6 @@ put aside. Weights and activations are hot, as those of a small network are; the
 one are judged on whole graphs in the end (engine/timing/comparison.py).
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Generator

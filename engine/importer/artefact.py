@@ -3,8 +3,6 @@
 The front end reads ``report`` instead, which needs no torch.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -7,8 +7,6 @@ Each inference sends a call and its answer: to write and read both takes 2 us. I
 neither side may run code that the other one sends.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

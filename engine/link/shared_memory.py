@@ -19,8 +19,6 @@ Both processes compute the same layout from the same specs, so messages carry on
 offset.
 """
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import mmap

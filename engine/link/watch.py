@@ -8,8 +8,6 @@ Silence is counted in ticks, not in seconds of the clock: after a time in which 
 were both suspended, the worker must not count as silent. Knows no process and no event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass

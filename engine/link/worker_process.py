@@ -6,8 +6,6 @@
 Loads no torch.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

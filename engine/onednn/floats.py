@@ -3,8 +3,6 @@
 Sums are in FP32 always. Images lie in channels_last.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

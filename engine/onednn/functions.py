@@ -4,8 +4,6 @@ No newer build is faster in FP32, BF16 or INT8 (docs/decisions/0008-onednn.md), 
 the OpenMP that torch has loaded, so one team serves both.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 from collections.abc import Callable

@@ -5,8 +5,6 @@
 Scale and zero point are arguments of a call, as the data is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from braid.engine.onednn.library import (

@@ -6,8 +6,6 @@ Weights are signed. Where the source is signed, too, or has a zero point, what t
 sum is kept behind the reordered weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

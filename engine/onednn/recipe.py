@@ -4,8 +4,6 @@ Recipe ──launch_of──> a function of addresses                    one uni
        └──braid.engine.cpu.segments──> part of a native segment: many units without Python
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

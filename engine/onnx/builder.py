@@ -6,8 +6,6 @@ An operator whose operands are all constants is evaluated at once if it is small
 operands and rearranged weights are literals and constants by the time they are needed.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -8,8 +8,6 @@ that the table does not cover is collected over the whole model and named at onc
 Asked by the importer, inside its sandbox.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import onnx

@@ -13,8 +13,6 @@ model that uses an older or newer form is refused. So is an attribute, operand o
 function does not touch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

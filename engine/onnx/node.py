@@ -4,8 +4,6 @@ What is left unread when the function returns is refused: an attribute or operan
 does not know is never ignored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

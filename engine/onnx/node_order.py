@@ -3,8 +3,6 @@
 Recursion goes through subgraphs only, whose depth ``structure.check_nesting`` has bounded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 

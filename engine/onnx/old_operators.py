@@ -5,8 +5,6 @@ could begin at an axis of the first, wants more than the node: its rank, and tha
 onnx's own converter lacks a third of these operators, and wants every extent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import numpy as np

@@ -6,8 +6,6 @@ input without a shape               ──> as many open extents as the caller's
 ZipMap: a dictionary for each row   ──> Identity: the tensor of scores [rows, classes]
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -3,8 +3,6 @@
 Functions are the model's own and those by which ONNX defines operators that the table lacks.
 """
 
-from __future__ import annotations
-
 import onnx
 from onnx import checker, defs, helper, inliner, shape_inference
 

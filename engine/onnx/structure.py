@@ -5,8 +5,6 @@ which themselves can be made to spin: thirty functions that each call the next o
 a billion nodes in two kilobytes.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator
 

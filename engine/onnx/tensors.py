@@ -1,7 +1,5 @@
 """Tensors and specs of an ONNX file as torch tensors and tensor specs, checked."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

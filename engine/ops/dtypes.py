@@ -6,8 +6,6 @@ Numbers stay valid, and the table never shrinks: it serves the importer and the 
 plan, not requests.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Container, Mapping
 

@@ -1,7 +1,5 @@
 """Evaluation of one operator, its failures turned into clear errors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -11,8 +11,6 @@ families fill the table when ``braid.engine.ops`` is imported, which Python does
 this module.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial

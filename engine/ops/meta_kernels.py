@@ -8,8 +8,6 @@ distributed packages. A process that never compiles can set it itself. Where ano
 torch has nothing of the kind, nothing is set, and the first call loads the compiler as before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import FunctionType
 

@@ -5,8 +5,6 @@ were off by a quarter. It is told to compute exactly, which takes constant weigh
 arrays cannot be, goes in and out by address.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping, Sequence
 from math import prod

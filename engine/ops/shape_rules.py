@@ -8,8 +8,6 @@ They also load sympy, which takes a process 0.3 s and 32 MiB.
 A rule answers only what it is sure of; what is wrong, torch says in its own words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 

@@ -11,8 +11,6 @@ meets them. At the same shapes the model ran when it was imported, so it is the 
 request that is wrong (``refused_values``).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ when the operator first runs and lives as long as that constant. Runs only in pr
 die: the importer and the device worker.
 """
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Container, Iterable, Mapping, Sequence

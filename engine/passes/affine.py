@@ -8,8 +8,6 @@ A batch norm with stored statistics, a product with and a sum with a constant by
 linear, and batch norm itself. Weights are recomputed in double precision.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import TypeVar

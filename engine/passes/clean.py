@@ -1,7 +1,5 @@
 """Passes that remove operators: no-ops, repeats of what is computed already, unread results."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -7,8 +7,6 @@ average ─> flatten; permute ─> permute; ...   one operator
 gather of every slice in its order            reshape
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

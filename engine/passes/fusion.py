@@ -27,8 +27,6 @@ several passes over memory become one. The unit stands where the last sum did.
     z ─────────────────────┴─> add ─> relu
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from functools import partial

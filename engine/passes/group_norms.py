@@ -5,8 +5,6 @@
 becomes ``braid.group_norm``, in a static graph.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 

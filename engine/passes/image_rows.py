@@ -8,8 +8,6 @@ convolution over one axis orders both anew in each run. Operators behind a convo
 the same on images take part, so that a network changes its layout where it begins and ends.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 from braid.core.graph import Literal, Operator, OpGraph

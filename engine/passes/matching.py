@@ -10,8 +10,6 @@ pattern says nothing of operands and attributes that it does not name, except th
 it has an epilogue. Operands of sums and products are tried in both orders.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property

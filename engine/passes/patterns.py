@@ -11,8 +11,6 @@ Means are over the last axis. 1 / sqrt(y) becomes rsqrt on the way, and wherever
 product is read as a set of factors, however it is bracketed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -12,8 +12,6 @@ The graph's inputs and outputs keep their types. Casts are units like others: th
 scheduled and measured. Constants are cast here, once for all plans of a model.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol

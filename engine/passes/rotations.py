@@ -7,8 +7,6 @@ becomes one ``braid.rotate_heads`` of what the views are of, in a static graph. 
 first numbers of each head, if the others are joined to it again.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

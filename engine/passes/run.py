@@ -1,7 +1,5 @@
 """The order of the passes, and the verifier after each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

@@ -10,8 +10,6 @@ depend on (``static_inputs``), whose content is part of the specialisation. Aske
 (to verify an upload) and by the device worker (once per batch size).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ A few networks have such operators. Each would need a kernel for each kind of de
 interpreter takes longer than its work (docs/decisions/0017-bursts.md).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 

@@ -9,8 +9,6 @@ that make something else of a float than a float, or round it to a whole number,
 the file's type holds: their results would not follow a small difference.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -4,8 +4,6 @@ On a busy machine a process of low priority may get a core for a second of each 
 failure: a process has failed if it uses no CPU time in a round, or has used all it was given.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

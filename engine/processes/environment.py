@@ -1,7 +1,5 @@
 """Environment variables that the libraries of children read. Loads no torch."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ What a library or a crash prints becomes records, too, one for each line, so tha
 prints leaves the form that this process logs in.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

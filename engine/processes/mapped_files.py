@@ -6,8 +6,6 @@ as long as the system has memory, and count as its own. Given back, they stay in
 the few that are read at each run come again.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 from collections.abc import Iterator

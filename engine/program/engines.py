@@ -10,8 +10,6 @@ A further engine needs its file, its line in the table of CPUs (engine/cpu/devic
 name in braid.core.runtimes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -9,8 +9,6 @@ more than a cast or a change of shape, are checked before they leave the host. V
 computes are its own affair.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

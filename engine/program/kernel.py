@@ -8,8 +8,6 @@
 A choice is remembered by the unit's signature: it serves every model with such a unit.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -9,8 +9,6 @@ and paddings to match. Kernels for images read dense data only, so the merged re
 copied apart, and the copies belong to the price of the stage.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import defaultdict
 from collections.abc import Hashable, Sequence

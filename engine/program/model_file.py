@@ -1,7 +1,5 @@
 """The model file that an artefact keeps for other runtimes, and what these say of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -8,8 +8,6 @@ reads stays out of the part. Nothing else is rewritten: what an engine computes 
 says, and a part whose border leaves the batch open is the same file for each batch size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any

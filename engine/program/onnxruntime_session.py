@@ -5,8 +5,6 @@ many threads as the device has, on the device's cores. They spin only while a ru
 itself, ONNX Runtime's pool would spin on into whatever the device does next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -14,8 +14,6 @@ FP16 and BF16 are computed in FP32, as Braid's own plans do. A quantised model w
 INT8.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

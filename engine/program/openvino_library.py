@@ -11,8 +11,6 @@ thread. TBB binds a thread to all cores whenever it begins to work, the calling 
 hwloc, by which it does that, was told at its first use that this is another machine.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -5,8 +5,6 @@ same plan, and orders launches, so it is computed and not measured. Which plan i
 measured.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

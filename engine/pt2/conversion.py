@@ -6,8 +6,6 @@ Runs in the importer's process only. torch's reader gets what ``document.py`` le
 tensors of weights, never the file, so it meets no pickle, no code and no class to import.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

@@ -9,8 +9,6 @@ extents are arithmetic and names are identifiers; guards, devices, trees, sample
 only debuggers read are left out.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -5,8 +5,6 @@ Extents are written as ``Mul(Integer(2), Symbol('s6', positive=True))``, guards 
 arithmetic is refused, and only the name of a plain symbol is used.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 

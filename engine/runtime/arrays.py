@@ -3,8 +3,6 @@
 Types have the names of the Open Inference Protocol.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What the system says of the CPU."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -14,8 +14,6 @@ left it. Other C libraries are left alone.
 Needs no torch.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 import resource

@@ -10,8 +10,6 @@ inference then waited for up to 2 s. When memory runs out, such a process is the
 no torch.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

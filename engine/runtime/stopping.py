@@ -9,8 +9,6 @@ thread hands it on (``braid.engine.runtime.yielding.in_thread``, lanes of a plan
 is never interrupted: what must end even then is a process (engine/link/watch.py).
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ inference requests that have arrived. A measured time counts without that: ``Net
 processes take of the cores stays in: times are compared in pairs, which see the same machine.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import threading

@@ -8,8 +8,6 @@ Requests go first even in the middle of a run (docs/decisions/0021-requests-inte
 time does not count; short runs, in which it shows that the caches were lost, are repeated.
 """
 
-from __future__ import annotations
-
 import select
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ one group of 1, of 5 units ──> price of a stage, of a further unit
 two groups, side by side   ──> price of a further group: waking its threads, waiting for them
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from braid.core.graph import Operator, OpGraph

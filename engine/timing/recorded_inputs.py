@@ -5,8 +5,6 @@ kept and a value of the same strides is made up when a stage needs it. Integer t
 kept, since their content may be indices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Protocol
 

@@ -20,8 +20,6 @@ The baseline stays: speeds are told beside it. So does the fastest other runtime
 beside busy cores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from statistics import median

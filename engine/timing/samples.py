@@ -1,7 +1,5 @@
 """Samples of a stage's latency, and their reduction."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ The front end lays a slot out by the shapes of a request, and each run says them
 costs no call, no graph and no kernels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ samples.npz ──batches of the program's rows──> inputs, inputs, ...
 seeded      ──────────────────────────────────> inputs
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path

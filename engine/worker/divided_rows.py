@@ -7,8 +7,6 @@ Lanes wait for each other once, at the end. What they read and write are rows of
 arrays: nothing is copied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -6,8 +6,6 @@ So run models with strings, and those with outputs whose shape follows the conte
 always one operator (``braid.engine.ops.whole``).
 """
 
-from __future__ import annotations
-
 import mmap
 
 import numpy as np

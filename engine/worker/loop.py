@@ -8,8 +8,6 @@ A measurement is a generator that yields after each repetition, and long work pa
 millisecond. The loop ends when the link closes: the front end is gone or wants it gone.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import mmap

@@ -7,8 +7,6 @@ The front end names both: digests for models, numbers of its own choosing for ex
 that it can tell a restarted worker the same things again.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Requests that a worker answers at once: about models and executables, and runs."""
 
-from __future__ import annotations
-
 import logging
 import mmap
 from collections.abc import Callable, Sequence

@@ -8,8 +8,6 @@ places, and would have to wait for it. A run on all of the device and runs on pl
 other; so do places that share threads.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import deque

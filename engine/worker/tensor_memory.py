@@ -1,7 +1,5 @@
 """Memory of values, whatever they share of it and wherever it lies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Everything that callers reach: gRPC services, the protocol over HTTP, the console, metrics."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, replace

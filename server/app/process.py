@@ -3,8 +3,6 @@
 SIGTERM, SIGINT and SIGHUP (its terminal was closed) tell it so; SIGHUP not under ``nohup``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

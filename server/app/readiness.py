@@ -1,7 +1,5 @@
 """Whether the server is ready, and what it waits for: its start, a device, models."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """``braid completion``: a completion script for bash, zsh or fish, made from the parser itself."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from pathlib import Path

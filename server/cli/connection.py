@@ -1,7 +1,5 @@
 """Address, credentials and client of the server, for all subcommands that call one."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Console script ``braid``. Its manual page is ``braid --help``; see ``MANUAL``."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

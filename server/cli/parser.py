@@ -1,7 +1,5 @@
 """Parser of the command line: errors name the sub-command, and what was probably meant."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches

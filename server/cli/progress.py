@@ -1,7 +1,5 @@
 """Progress of an upload and its job: a live bar on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn

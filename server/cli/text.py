@@ -1,7 +1,5 @@
 """Tables, durations and sizes as the command line writes them."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Sequence

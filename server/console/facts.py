@@ -1,7 +1,5 @@
 """The one place that reads the rest of the server for the console's pages."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Mapping

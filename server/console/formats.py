@@ -1,7 +1,5 @@
 """Texts of the console's values: durations, errors, states, names of plans."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 Colours are in ``assets/console.css``, as the pages may have no styles of their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from html import escape

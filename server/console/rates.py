@@ -4,8 +4,6 @@ Looks are taken when a page is viewed, at most one a second; the first view of a
 to compare with and says so. Points of the last ten minutes are kept by ``run``.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence

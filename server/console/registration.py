@@ -8,8 +8,6 @@ that the client would make of them. With ``"check": true`` only the beginnings o
 of all .onnx files follow: a browser asks whether they would be refused before it sends gigabytes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import re

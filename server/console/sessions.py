@@ -4,8 +4,6 @@ A session is a random name in a cookie that scripts cannot read and other sites 
 ends after ``SESSION_SECONDS``, and as soon as its token is withdrawn.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping

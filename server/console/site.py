@@ -6,8 +6,6 @@ POST  sign-in                           callers with an admin token; few attempt
 POST  cancel, delete, profile           those who have signed in, from our own pages only
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import logging

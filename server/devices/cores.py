@@ -6,8 +6,6 @@ SqueezeNet on one of two cores at 600 requests a second, the device gave 92 % of
 the front end free to run anywhere, and all of it with the front end on the other core.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterable

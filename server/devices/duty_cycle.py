@@ -9,8 +9,6 @@ cores at once.
     runs ... runs │ pause │ runs ... runs │ pause │ runs ...     idle for ``IDLE_S``: no pause
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic

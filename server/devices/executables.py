@@ -1,7 +1,5 @@
 """Plans that are ready to run on a device, and how long their runs may take."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

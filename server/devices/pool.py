@@ -5,8 +5,6 @@ serve; without any there is no server. A device whose worker dies later stays: t
 replaced, and meanwhile requests go to the other devices (server/inference/routing.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -10,8 +10,6 @@ again. Hyperthreads of one core count as half taken by each other; cores of one 
 (docs/decisions/0075-cores-of-a-quota.md).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -1,7 +1,5 @@
 """How the worker process of each device is started, from the server's settings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

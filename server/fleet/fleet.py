@@ -7,8 +7,6 @@ Loaded only by servers whose settings say that there may be others. Importing it
 where ``obstore`` is missing.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial

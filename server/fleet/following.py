@@ -10,8 +10,6 @@ the old one serves on. Versions that a job of this node works on are left to tha
 is on the path of an inference: while the database is away everything serves on as it does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping

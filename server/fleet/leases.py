@@ -13,8 +13,6 @@ here no later than it does there, whatever the clocks of node and database say. 
 is refused by the fence all the same (``FleetStore.fenced``).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -3,8 +3,6 @@
 A load that failed is tried again after longer and longer pauses, or at once for other bytes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Metrics of a fleet. Only servers that share a database have them."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge

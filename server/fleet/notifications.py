@@ -7,8 +7,6 @@ A notification may be lost; who hears must look at the database by itself now an
 Imports psycopg.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

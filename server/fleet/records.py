@@ -8,8 +8,6 @@ A lease lasts by the database's clock. Its fence is checked inside each transact
 over.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from time import monotonic
 

@@ -6,8 +6,6 @@
 A node looks after each notification, and several times within a lease.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -4,8 +4,6 @@ Servers of asyncio do not tell of connections before TLS has greeted, and uvloop
 process has no descriptor left: here, all that are accepted count.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import resource

@@ -4,8 +4,6 @@ They are few and short and differ from call to call, so they are literals: no ta
 to be kept in step.
 """
 
-from __future__ import annotations
-
 import base64
 from functools import lru_cache
 from typing import Final

@@ -12,8 +12,6 @@ have a part of the time only (``braid.server.inference.callers``); one that has 
 from later.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Windows are large, so that a tensor comes without a pause. A stream's window is 
 message that is longer waits for room.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,7 +1,5 @@
 """Layout of HTTP/2 frames and settings (RFC 9113, sections 4, 6 and 7)."""
 
-from __future__ import annotations
-
 import struct
 from enum import IntEnum
 from typing import Final

@@ -4,8 +4,6 @@ Only reading: what the server sends is literal (``answer_headers``). The code wo
 are the canonical ones of their lengths, so the lengths are all that is kept here.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Alarms of one connection: its peer greets in time, answers pings, and reads why it is left."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field

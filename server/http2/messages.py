@@ -8,8 +8,6 @@ that its call may have. Large ones are decompressed in a thread, one at a time, 
 connection at a time, so that nobody's keep all others waiting.
 """
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 from collections import deque

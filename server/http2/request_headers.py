@@ -1,7 +1,5 @@
 """Headers of calls, from their frames."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

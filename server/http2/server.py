@@ -3,8 +3,6 @@
 A wildcard host, 0.0.0.0 as well as ::, listens on IPv4 and IPv6, as gRPC's own servers do.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

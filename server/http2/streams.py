@@ -4,8 +4,6 @@ A call counts until its status is sent, or its handler has ended where the calle
 that opens and resets streams has no more handlers than one that waits.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field

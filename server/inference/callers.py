@@ -6,8 +6,6 @@ have a small part of memory and time; the address keeps its account when a conne
 nothing is gained by connecting again.
 """
 
-from __future__ import annotations
-
 import asyncio
 from time import monotonic
 from typing import Final

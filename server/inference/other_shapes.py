@@ -10,8 +10,6 @@ When an executable is prepared beside, and which way serves then, is decided in
 (``braid.core.shape_memory``).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping

@@ -6,8 +6,6 @@ challengers are bounded in memory with all else that is prepared beside the plan
 latency of that leaves its interval for a minute.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter, deque

@@ -3,8 +3,6 @@
 Knows no protocol: each servicer says in these terms what came.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

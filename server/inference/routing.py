@@ -4,8 +4,6 @@ What is expected comes from each device's latency table, which begins with the s
 latencies and follows what batches really take (docs/decisions/0020-several-devices.md).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from time import monotonic
 

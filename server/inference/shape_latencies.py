@@ -5,8 +5,6 @@ long those of a shape take that has not run is told by others of about as many e
 of length 20 are expected to take what one of length 60 does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf

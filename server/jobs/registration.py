@@ -10,8 +10,6 @@ Every step can be done twice: a job cut off by a crash begins again at the top, 
 artefact, the measurements and the schedules that were made before.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence

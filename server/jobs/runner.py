@@ -15,8 +15,6 @@ end is on disk before anyone sees it, unless the disk takes no writes (then it i
 does, and a crash before that lets the job go on); its progress never goes back.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing, suppress

@@ -9,8 +9,6 @@ crash before that lets the job go on. Where several servers share the store, an 
 it is stored; a server that lost the job stores none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

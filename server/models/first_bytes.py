@@ -1,7 +1,5 @@
 """The first bytes of an upload: what cannot be a model is refused before the rest is sent."""
 
-from __future__ import annotations
-
 from braid.core.errors import InvalidUpload
 from braid_client.model_files import HEAD_BYTES, why_no_model
 

@@ -3,8 +3,6 @@
 Before the first batch inputs are zeros.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable

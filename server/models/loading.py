@@ -6,8 +6,6 @@
 A load returns when the model answers. Scheduling goes on behind it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Checks in idle time whether padded requests are answered as they are unpadded."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -6,8 +6,6 @@ load asks for it. Each change holds the turn of its name (``ServingModels.turns`
 look at the versions to its end.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection
 from dataclasses import replace

@@ -6,8 +6,6 @@ What is registered by a name with equal bytes is not added again, whatever it wa
 It answers the requests that name no version, also in place of a newer version.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

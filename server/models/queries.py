@@ -1,7 +1,5 @@
 """Registered models, by name and version, with schedules and their graphs."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ store. The order of use is kept in the store's folder, so that a restart loads i
 Memory is what workers say that models hold; of one that is not loaded yet it is estimated.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

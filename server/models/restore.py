@@ -4,8 +4,6 @@ After a restart the last used come first. Each takes its turn of the name, as lo
 deletions do.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterator

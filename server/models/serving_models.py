@@ -5,8 +5,6 @@ for by name is what the store has registered; a version answers from the moment 
 the newest one that answers is the default.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Versions of models by name: which answer, and why the others do not."""
 
-from __future__ import annotations
-
 import asyncio
 import enum
 from collections.abc import Callable, Iterator, Mapping

@@ -12,8 +12,6 @@ caller can write a log line of their own. A traceback in text form is indented b
 no event begins with.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -5,8 +5,6 @@ Series with a ``model`` label exist for registered models only: ``add_model`` ma
 which is no valid name of a model.
 """
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from collections.abc import Callable, Iterable

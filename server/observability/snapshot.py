@@ -3,8 +3,6 @@
 Nothing is counted in between, so that requests and registrations pay nothing for it.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ BRAID_GRPC_PORT       everything, or everything but admin calls where those have
 BRAID_ADMIN_ADDRESS   everything, on another port or a Unix socket
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ ready  grpc=127.0.0.1:8001 rest=http://127.0.0.1:8002/v2 console=http://127.0.0.
   | { printf ...; head -c 602112 /dev/zero; } | curl ... http://127.0.0.1:8002/v2/models/...
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping

@@ -7,8 +7,6 @@
       deployments  Node: how many, how they scale, how long they may take to end
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

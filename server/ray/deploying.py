@@ -1,7 +1,5 @@
 """``braid ray``: starts Ray on a machine, deploys nodes to a cluster, waits until they run."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -4,8 +4,6 @@ Ray Serve reads these variables once, when a process of it starts, so they must 
 ``ray start``. ``braid ray start`` sets them; elsewhere they come from ``braid ray environment``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

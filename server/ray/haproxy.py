@@ -14,8 +14,6 @@ Four things change in the configuration that Ray Serve writes:
 Ray Serve has no settings for that, but one for the program that it starts.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -5,8 +5,6 @@ has returned (``handlers.py``), so that no call comes before models answer. Its 
 as always: metrics, console, REST, health.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

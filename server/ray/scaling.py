@@ -5,8 +5,6 @@ table. It grows before anything fails and whatever the sizes of requests and mod
 count of requests does not. Waiting alone would let a fleet shrink that is busy but keeps up.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Fields that change no answer (how many instances, on what, in which order) are p
 named in ``Configuration.passed_over``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace

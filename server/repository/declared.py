@@ -1,7 +1,5 @@
 """Inputs and outputs that a configuration declares, compared with those of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from braid.core.errors import InvalidRequest

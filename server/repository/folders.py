@@ -8,8 +8,6 @@ and so are files beside the models' folders; every other name that cannot be use
 says why. What cannot be read now is not taken for removed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

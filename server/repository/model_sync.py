@@ -4,8 +4,6 @@ What is new serves before what is old stops, and what cannot serve leaves what d
 that the repository put in place are replaced or deleted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Collection

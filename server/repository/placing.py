@@ -4,8 +4,6 @@ Model files: ``VERSION/model.onnx``, zipped with the files of its external data 
 the same inside a folder ``VERSION/model.onnx/``.
 """
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field

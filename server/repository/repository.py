@@ -5,8 +5,6 @@ What cannot be read, and a repository that is suddenly empty (a volume that went
 nothing. Links, network disks and too few inotify watches hide changes from ``watch``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ A caller never sees a stack trace: what is not in the tree says "internal error"
 id under which the log has the rest.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping

@@ -1,7 +1,5 @@
 """Addresses: those safe to listen on, the networks of callers, the names of this server."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import socket

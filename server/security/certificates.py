@@ -4,8 +4,6 @@ The files are looked at when a connection is made. A pair that does not fit toge
 the two writes of a renewal, is not taken: the last good one goes on until the files are whole.
 """
 
-from __future__ import annotations
-
 import logging
 import ssl
 from collections.abc import Mapping

@@ -8,8 +8,6 @@ plain hash cannot be turned back. A file is read again when it changes: a token 
 deleting its line. A call that ``NEEDED`` does not list needs the highest role.
 """
 
-from __future__ import annotations
-
 import enum
 import hmac
 import logging

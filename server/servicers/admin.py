@@ -1,7 +1,5 @@
 """``braid.v1.AdminService``: registrations, jobs, models, schedules."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

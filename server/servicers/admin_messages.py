@@ -1,7 +1,5 @@
 """Records of the store and of the serving models as messages of ``braid.v1``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

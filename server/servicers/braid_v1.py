@@ -1,7 +1,5 @@
 """Messages of ``braid.v1.InferenceService``, read and written without needless copies."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial

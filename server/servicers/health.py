@@ -4,8 +4,6 @@ grpc's own servicer is not used: of several who watch a name, it tells none of a
 them has left, and one that reads nothing holds the others and the server's end up.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import defaultdict

@@ -6,8 +6,6 @@ nothing is read while the stream holds as much memory as it may
 (``braid.server.inference.call_memory``).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any

@@ -5,8 +5,6 @@ A caller that stops sending must not keep its place among the uploads. The serve
 So neither silence nor a byte now and then keeps a place for longer.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress

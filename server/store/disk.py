@@ -1,7 +1,5 @@
 """Failures of a store's disk: one error for callers, one line in the log."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

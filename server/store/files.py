@@ -1,7 +1,5 @@
 """The folder of a store: its layout, its lock, and what a crash left behind."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import logging

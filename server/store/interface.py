@@ -4,8 +4,6 @@ input   declared [3, 224, 224] ──reshaped──> the model's [1, 3, 224, 224
 output  the model's [1, 1000, 1, 1] ──reshaped──> declared [1000]
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Limits of a store: bytes on disk, model versions, uploads at once."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """Registrations: an upload becomes a model version and a job, and its files follow it."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -8,8 +8,6 @@ Of a single server the store's folder is the shared place: ``Files`` does nothin
 servers are in ``braid.server.fleet.files``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Leaving the block removes the file unless it was adopted. A killed server leaves
 which the next start sweeps away.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

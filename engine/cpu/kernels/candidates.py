@@ -3,8 +3,6 @@
 variants(unit) ──> [oneDNN directly, Winograd's method, the registry's], those that fit
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace

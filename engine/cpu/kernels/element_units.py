@@ -6,8 +6,6 @@ oneDNN has none of them. They are small, but a unit that needs the interpreter e
 (docs/decisions/0017-bursts.md), and takes longer there than its work.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence

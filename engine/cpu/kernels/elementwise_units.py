@@ -5,8 +5,6 @@ elementwise units. Where only elementwise units touch it, it is dense, as reques
 answers want it: of the 442 us that doubling 600 KB took in service, reordering took 307.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

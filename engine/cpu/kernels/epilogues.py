@@ -1,7 +1,5 @@
 """Which epilogues oneDNN fuses into the pass that makes the data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from math import inf
 

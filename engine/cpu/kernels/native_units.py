@@ -3,8 +3,6 @@
 engine/cpu/native/vectors.c computes them, in FP32.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Callable, Mapping

@@ -7,8 +7,6 @@ elementwise functions turn NaN into numbers (ReLU is max(x, 0)), and so does its
 kernels say that they need finite inputs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

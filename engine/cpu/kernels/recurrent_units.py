@@ -5,8 +5,6 @@
 Each direction, and each part of the batch, is a task of one thread.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from functools import partial

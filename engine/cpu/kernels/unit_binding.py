@@ -1,7 +1,5 @@
 """Shapes and constants of a unit that is bound to oneDNN, and recipes of one primitive."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -4,8 +4,6 @@ A view is the bytes of its operand where these lie in the wanted order. A unit t
 interpreter would end a native segment (docs/decisions/0017-bursts.md).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

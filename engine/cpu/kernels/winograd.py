@@ -9,8 +9,6 @@ outputs of a tile, and a pixel that is far larger than those around it takes dig
 engine/cpu/native/winograd.h computes it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 

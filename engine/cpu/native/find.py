@@ -1,7 +1,5 @@
 """The part in C, loaded."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 from functools import cache

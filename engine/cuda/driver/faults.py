@@ -9,8 +9,6 @@ Codes are those of ``cudaError_t`` (driver_types.h). An error is *sticky* if eve
 the process returns it too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

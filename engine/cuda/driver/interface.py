@@ -13,8 +13,6 @@ only, at once, whatever other streams still do with it. That is why tensors are 
 (engine/cuda/graphs/release.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

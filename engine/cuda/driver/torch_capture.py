@@ -19,8 +19,6 @@ Graphs are captured with ``capture_begin`` and ``capture_end`` in mode ``thread_
 - Such a capture keeps its share in the pool, and so the pool its memory, in 2.13 as well.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Sequence
 from contextlib import suppress

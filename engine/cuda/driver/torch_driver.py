@@ -6,8 +6,6 @@ which no capture takes. Captures and pools are in ``torch_capture.py``.
 Written against torch 2.11 to 2.15. Where versions differ it is said.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Sequence
 from contextlib import suppress

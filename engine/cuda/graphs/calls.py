@@ -8,8 +8,6 @@ comes back to the stream that allocated it, so most of it then lives on one stre
 stage.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

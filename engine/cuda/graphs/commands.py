@@ -10,8 +10,6 @@ A command list guarantees: every stream's first step is a wait for something the
 every launch (join); a wait that earlier waits imply is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

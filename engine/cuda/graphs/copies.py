@@ -4,8 +4,6 @@ Each copy begins when the one before has ended, as stages of a plan do. Units th
 captured are put on eager streams instead, which is also how they will run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

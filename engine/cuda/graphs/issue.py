@@ -8,8 +8,6 @@ kernels are loaded, cuDNN's plans are made and cuBLAS has its workspace on each 
 which a capture allows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from braid.engine.cuda.driver.interface import Driver, Event, Stream

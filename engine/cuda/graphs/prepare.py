@@ -6,8 +6,6 @@ Everything is done by one thread. Requests go first between the units of the war
 else uses the device while it captures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ Several slots may show one block: a kernel may answer with views of its inputs, 
 views of one result. The warm-up sees which (``SlotAliases``), and such slots are dropped together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor

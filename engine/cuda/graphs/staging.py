@@ -9,8 +9,6 @@ stream of their own into a *landing* beside them, and are moved over, which is q
 device, when the replay is done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from ctypes import memmove
 from dataclasses import dataclass, field

@@ -10,8 +10,6 @@ one that fails is replaced by the registry's (fallback_kernel.py). Inductor's co
 only where they were measured to be fastest.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ below it can make something of a unit, shows when the kernel runs for the first 
 capture. A kernel that failed is not tried again.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

@@ -8,8 +8,6 @@ first run, in memory formats that are the same at each run, and Inductor keeps t
 Units of one signature share what is compiled; the weights of a sum are an operand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -11,8 +11,6 @@
 copied first. A kernel's first run makes its weight's layout, so it comes before any capture.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ group is gone and so is the working folder; the artefact folder appears complete
 Needs no torch and no onnx.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

@@ -10,8 +10,6 @@ bounded, types checked, text stripped of control characters, and an answer outsi
 vocabulary is a failed import.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

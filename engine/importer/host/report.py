@@ -7,8 +7,6 @@
     report.json           what is known of the model, and the checksums of the others
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Request for one import, and its limits. Crossing one ends the import, never the server."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

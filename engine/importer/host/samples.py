@@ -6,8 +6,6 @@ FILE.npz ──read_samples──> arrays by input ──check_fit──> the mo
 Nothing in the file is run: pickles are refused, and a header may not promise more than there is.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """What is known of a value when a model runs on a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum

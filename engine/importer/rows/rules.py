@@ -12,8 +12,6 @@ The walk compares the resulting facts with the shapes in both batches. A kind wi
 not keep rows apart as far as is known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 

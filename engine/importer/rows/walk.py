@@ -10,8 +10,6 @@ affine in it, so equal numbers in two consecutive batches are equal in all batch
 shapes and nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import torch

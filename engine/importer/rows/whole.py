@@ -6,8 +6,6 @@
 ONNX Runtime tells the shapes of results of a node that has no lowering.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

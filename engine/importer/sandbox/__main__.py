@@ -9,8 +9,6 @@ reports pass through one socket; what libraries print goes to standard output, w
 keeps the end of.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import json

@@ -7,8 +7,6 @@ They hold for all threads of the process and cannot be raised again. They are se
 itself.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

@@ -7,8 +7,6 @@ are not confined, or to read their memory, and from Linux 6.12 to send them sign
 The rules hold for the calling thread and for those that it starts; open descriptors stay open.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct

@@ -5,8 +5,6 @@ source ─> lower ─> passes ─> example ─> verify at batch 1
                                                               errors of padding ─> write
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -5,8 +5,6 @@ kernel counts the CPU time of each run and ends the process with SIGPROF when it
 inside of a library. The server knows that signal (``launch.py``).
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ be missing; libraries use earlier ones then. Other architectures than the two of
 whose kernel has no filters, go without.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

@@ -4,8 +4,6 @@ Both ``.pt2`` files and ONNX models with external data come as zips. Members are
 never extracted by the zip library; links, folders above the archive and repeated names are refused.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

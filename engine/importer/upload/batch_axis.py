@@ -7,8 +7,6 @@
 Every repair computes the same at the extents the file was made for, whatever the guess is worth.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

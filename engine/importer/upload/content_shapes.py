@@ -6,8 +6,6 @@
 Content that is drawn does not show every length, so what comes of such operators is not relied on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import onnx

@@ -4,8 +4,6 @@ An encoder refuses what is not among its categories, so inputs to verify a model
 from the strings of the operators that read them, over any number of operators in between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import onnx

@@ -5,8 +5,6 @@
 Budgets come before onnx's checker and inliner (``braid.engine.onnx.structure``).
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from pathlib import Path

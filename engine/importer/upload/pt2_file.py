@@ -7,8 +7,6 @@
 <name>/data/sample_inputs/model.pt              a pickle; never opened, for nothing needs it
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -8,8 +8,6 @@ itself. Everything against it is said in one message, together with why the tabl
 refused. A model that takes none of what is tried serves untried.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any

@@ -6,8 +6,6 @@ A model rarely says which extents it accepts: OCR wants heights of 48 or multipl
 model one exact window. So likely ones are tried until both executors run the model.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 samples ──the model's types and shapes?──> Example ──both executors run the first?──> Example
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import numpy as np

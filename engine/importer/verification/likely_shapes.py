@@ -1,7 +1,5 @@
 """Likely extents where a model leaves its input shapes open."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product
 

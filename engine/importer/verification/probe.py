@@ -11,8 +11,6 @@ the same at all extents tried is fixed; one that equals an input's open extent e
 name; any other gets a name of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ place what the program changes in place. Complex arguments and results are pairs
 torch.onnx writes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch

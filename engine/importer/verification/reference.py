@@ -6,8 +6,6 @@ sums of 8-bit products, they are on, as ONNX Runtime is exact with them alone. W
 a model (an operator set newer than it knows), onnx's own reference implementation takes its place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType

@@ -10,8 +10,6 @@ further. That is measured where the tolerance is missed: the distance between ou
 single and double precision, and between the reference with and without its optimisations.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """Lowering of operators that make, move, view, join, cut, pick and place elements."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Activations and arithmetic, element by element."""
 
-from __future__ import annotations
-
 import math
 
 from braid.engine.onnx.builder import Builder, UnsupportedUse

@@ -1,7 +1,5 @@
 """Lowering of matrix products and convolutions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 

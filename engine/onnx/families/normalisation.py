@@ -1,7 +1,5 @@
 """Lowering of normalisations."""
 
-from __future__ import annotations
-
 from braid.engine.onnx.builder import Builder
 from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode

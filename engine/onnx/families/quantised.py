@@ -8,8 +8,6 @@ So they run as the same network written with QuantizeLinear and DequantizeLinear
 ``com.microsoft`` are what ONNX Runtime's quantisation writes where ONNX has no such operator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any

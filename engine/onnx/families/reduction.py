@@ -1,7 +1,5 @@
 """Lowering of reductions, running sums, positions of extremes."""
 
-from __future__ import annotations
-
 from braid.engine.onnx.builder import Builder, UnsupportedUse
 from braid.engine.onnx.lowering_table import Maybe, computed_since, lowers, lowers_to
 from braid.engine.onnx.node import OnnxNode

@@ -4,8 +4,6 @@ Weights of recurrent layers are brought into torch's order; what torch's layers 
 not lowered.
 """
 
-from __future__ import annotations
-
 from braid.engine.onnx.builder import Builder, UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
 from braid.engine.onnx.node import OnnxNode

@@ -1,7 +1,5 @@
 """Lowering of pooling, resizing, sampling of grids, Fourier transforms."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from braid.engine.onnx.builder import Builder, UnsupportedUse

@@ -4,8 +4,6 @@ The plain case runs as torch's fused kernel; caps, caches, asked-for scores and 
 a whole row run step by step.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

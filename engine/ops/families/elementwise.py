@@ -1,7 +1,5 @@
 """Elementwise kinds: activations, arithmetic with broadcasting, casts, logic, selection."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fourier transforms; complex numbers are pairs in the last axis, as in ONNX."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Kinds that make tensors from numbers, and that pick, place, sort and encode elements."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

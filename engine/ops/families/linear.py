@@ -1,7 +1,5 @@
 """Matrix products and convolutions, and sums of the patches that a convolution reads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Normalisations over batches (with stored statistics), layers, groups and channels."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

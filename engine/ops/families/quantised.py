@@ -1,7 +1,5 @@
 """Integer-quantised kinds: exact integer results, computed in FP64 where torch lacks integers."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

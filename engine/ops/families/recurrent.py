@@ -4,8 +4,6 @@ Weights stand in ONNX's layout, one block a direction: ``w`` [directions, gates 
 ``r`` [directions, gates * hidden, hidden]; ``braid.gates`` brings them into torch's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 ``dims`` empty or None means all axes, unless ``noop`` says that empty means none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

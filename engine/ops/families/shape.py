@@ -1,7 +1,5 @@
 """Kinds that move, view, join, cut or make tensors without arithmetic."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -8,8 +8,6 @@ unsigned, weights signed around zero; biases and the graph's inputs and outputs 
 reads a value that only exists as integers reads it dequantised.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

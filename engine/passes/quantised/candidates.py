@@ -4,8 +4,6 @@ convolutions, linear layers     wherever their values have ranges
 sums, averages, what moves      between those: integers come to them, and are read of them
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 

@@ -7,8 +7,6 @@ Operators that only move data move integers. Whatever has no unit reads FP32 val
 where they are needed; so a model computes what its file says, the order of roundings included.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping

@@ -8,8 +8,6 @@ The rounding in between stays: results are those of the parts. Sums only where t
 computed before the unit could start anyway, as in engine/passes/fusion.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Values of a static graph that stand for integers, and what the rewrite has made so far."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ What lies outside a range of values is cut off; a narrower range has finer steps
 shows only in the outputs, so several methods are tried.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace

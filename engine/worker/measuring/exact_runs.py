@@ -1,7 +1,5 @@
 """Runs of a static graph operator by operator, in which each operator's values are looked at."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 
 from braid.core.graph import Operator, OpGraph

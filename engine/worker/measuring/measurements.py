@@ -4,8 +4,6 @@ Each measurement is a task: a generator that yields after each repetition, so th
 for one repetition at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial

@@ -6,8 +6,6 @@ The rest is computed again as far as it depends on the unit. Units that round wo
 come first; those that time does not suffice for are ordered by that error.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Generator, Sequence
 from time import process_time

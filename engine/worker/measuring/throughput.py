@@ -7,8 +7,6 @@ turns only the best one goes on, and those near it. Outputs of each place are co
 all threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median

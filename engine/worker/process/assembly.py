@@ -1,7 +1,5 @@
 """What a device worker process is made of: its limits, its links, its device, its loop."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import mmap

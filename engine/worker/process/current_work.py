@@ -7,8 +7,6 @@ Runs on places of the device (engine/worker/side_by_side.py) go on beside it and
 has a signal that ends it (engine/runtime/stopping.py).
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

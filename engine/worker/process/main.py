@@ -3,8 +3,6 @@
 fork server ──> braid.engine.worker.process.main ──> assembly.serve
 """
 
-from __future__ import annotations
-
 import argparse
 
 from braid.engine.runtime.priority import ends_before_the_server

@@ -6,8 +6,6 @@
 They take turns. Of the other runtimes, the number of threads counts that answers most requests.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

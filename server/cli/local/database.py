@@ -1,7 +1,5 @@
 """``braid database``: bring the database of a store to this version's tables."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -10,8 +10,6 @@ Everything it makes lies in one temporary folder and one child process; both are
 returns, also after Ctrl-C or a failure.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

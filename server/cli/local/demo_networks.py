@@ -4,8 +4,6 @@
 a process of its own, as this loads onnx.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

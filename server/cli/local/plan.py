@@ -5,8 +5,6 @@
 The format of the graph is described in ``scheduler/abstract.py``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ python -m braid.server.cli.local.rival RUNTIME THREADS FILE
     ──> its address, or why there is none, on stdout; ends with its stdin
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping

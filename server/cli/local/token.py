@@ -1,7 +1,5 @@
 """``braid token``: make a bearer token, or say how a token stands in a file."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

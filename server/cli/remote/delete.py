@@ -1,7 +1,5 @@
 """``braid delete``: remove a model."""
 
-from __future__ import annotations
-
 import argparse
 
 from braid.server.cli.connection import Subparsers, add_address, connect

@@ -1,7 +1,5 @@
 """``braid health``: ask a server for its health, in container checks and scripts."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

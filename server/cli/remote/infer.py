@@ -1,7 +1,5 @@
 """``braid infer``: run a model once, on arrays from files or at random."""
 
-from __future__ import annotations
-
 import argparse
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence

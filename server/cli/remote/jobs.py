@@ -1,7 +1,5 @@
 """``braid jobs``: list registrations; ``jobs watch ID`` and ``jobs cancel ID``."""
 
-from __future__ import annotations
-
 import argparse
 
 from braid.server.cli.connection import Subparsers, add_address, connect

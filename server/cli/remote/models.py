@@ -1,7 +1,5 @@
 """``braid models``: list the registered models; ``models NAME``: all about one."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Iterator

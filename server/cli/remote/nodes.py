@@ -1,7 +1,5 @@
 """``braid nodes``: list the servers that share the database."""
 
-from __future__ import annotations
-
 import argparse
 
 from braid.server.cli.connection import Subparsers, add_address, connect

@@ -3,8 +3,6 @@
 Ctrl-C while waiting ends the waiting only: the job goes on in the server.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """``braid schedule``: a schedule as tables, as a picture, as a trace; and what two differ in."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """``braid serving``: show or change how a model serves: versions, labels, batching, residency."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The page about devices: what they are, what they measured, settings; and the other servers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from braid.core.errors import BraidError

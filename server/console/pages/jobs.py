@@ -1,7 +1,5 @@
 """The pages about registration jobs: all of them, and one as it goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

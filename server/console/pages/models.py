@@ -1,7 +1,5 @@
 """The pages about models: all of them, and one."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The pages about schedules: one with its timeline, and two compared."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

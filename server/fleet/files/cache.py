@@ -4,8 +4,6 @@ What is in use stays: the files of models that serve, and what jobs, restores an
 If these alone exceed the limit, the limit is exceeded, and the log says so once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

@@ -3,8 +3,6 @@
 A file keeps keys out of the environment of the server, which other programs of its user can read.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -8,8 +8,6 @@ Their texts hold addresses and keys, and queries of Azure's URLs a signature: ca
 it, and the log no query.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator

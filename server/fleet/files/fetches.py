@@ -7,8 +7,6 @@
 One fetch of a digest at a time; the others find what it brought.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -10,8 +10,6 @@ PRESENT, and perhaps an object: both are swept. Two sweeps at once, or one that 
 do no harm: an object that was condemned is never used again, and its key never given to another.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

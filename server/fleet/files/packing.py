@@ -6,8 +6,6 @@ Equal folders make equal tars: names in order, no times, no owners. A tar from e
 trusted with more than flat names and plain files.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

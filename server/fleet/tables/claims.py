@@ -4,8 +4,6 @@ unfinished ──free──> claim: lease, and the job as its last owner left it
 add_for_devices: a job for nodes of one type, once; again after UNSCHEDULED, later and later
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from typing import Any

@@ -7,8 +7,6 @@ Locks: a fenced write holds its row FOR KEY SHARE to its commit, which lets beat
 and makes others wait who want to take it over. They do not wait: they look again later.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from time import monotonic
 

@@ -1,7 +1,5 @@
 """Servers that share the database. Every function runs inside the caller's transaction."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import asdict
 

@@ -13,8 +13,6 @@ what no row has needed for the grace time, and nothing without a row: the databa
 wrong one, or restored from an older backup.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Schedules and measurements as rows of the database that the servers of a fleet share."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """All that servers of one database are to serve. Runs inside the caller's transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 

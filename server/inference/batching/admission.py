@@ -1,7 +1,5 @@
 """Admission of requests to a device's queues: queue limits and expected waits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from math import inf

@@ -1,7 +1,5 @@
 """Ends of the requests of one batch."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine

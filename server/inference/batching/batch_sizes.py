@@ -20,8 +20,6 @@ as well: with utilisation u, a busy period that begins with n rows serves n / (1
 choice moves from the lowest latency, when there is little to do, to the highest throughput.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
 

@@ -17,8 +17,6 @@ least goes first. Inside a model the priority decides, then the order of arrival
 A request leaves at once when its caller goes away or its deadline passes.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from math import inf

@@ -9,8 +9,6 @@ of the device's threads, any other one all of them, and waits until they are fre
 One that waits for its executable takes none of the device from other models until that is prepared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from math import lcm
 

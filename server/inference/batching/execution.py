@@ -1,7 +1,5 @@
 """Run of one batch on a device: a slot of shared memory, rows in, the run, rows out."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Series of registration jobs, and of devices: measurements, deaths of workers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

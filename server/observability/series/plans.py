@@ -1,7 +1,5 @@
 """Series of plans: speed of each schedule, made at each scrape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable
 
 from prometheus_client import CollectorRegistry, Metric

@@ -8,8 +8,6 @@ only shows is bounded in time. An error tells nothing of the server's inside. Pa
 other origins may call the protocol where an operator lets them (CORS).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping

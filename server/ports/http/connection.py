@@ -9,8 +9,6 @@ read once its answer is taken. A request that is answered before its body has co
 end, so that its caller sees the answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import enum
 from asyncio import Transport

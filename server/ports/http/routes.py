@@ -1,7 +1,5 @@
 """Routes for probes and scrapers: ``/healthz``, ``/readyz``, ``/metrics``."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from http import HTTPStatus

@@ -4,8 +4,6 @@ uvicorn's protocol and Starlette's routes, in the event loop of the server: no p
 and no signal handler of their own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

@@ -7,8 +7,6 @@ Classification: FP32 [rows, classes] ──largest k──> BYTES [rows, k], eac
 or "value:class:label".
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

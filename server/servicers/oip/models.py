@@ -1,7 +1,5 @@
 """RPCs and messages that describe the server and the models in the protocol's terms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial

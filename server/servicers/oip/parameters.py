@@ -4,8 +4,6 @@ Reserved parameters are read or refused. Others are for the model or for another
 MLServer's ``content_type`` is; no model of ours takes any, and they are ignored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -8,8 +8,6 @@ Of the configuration, batch sizes, the versions that serve and the longest wait 
 used. Fields that ask for other answers are refused by name.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -11,8 +11,6 @@ Log levels contain each other: without warnings there is no info. File and forma
 where spans go (BRAID_TRACING), are the operator's settings. Tensors are never traced.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """RPCs of shared memory that callers register; CUDA's is not offered."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

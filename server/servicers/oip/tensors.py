@@ -6,8 +6,6 @@ it shared with the device. Replies that depend on what the outputs contain take 
 written from copies of the outputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Messages of the protocol, imported from tritonclient, and its methods beside inference."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -9,8 +9,6 @@ than it saves: binary tensors are compressed for callers that name one encoding 
 Deflate is in zlib's format, as HTTP says.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import zlib

@@ -7,8 +7,6 @@ An RPC asks its call for what ``grpc.aio.ServicerContext`` offers. A call ends w
 taken the answer, or has left; leaving cancels the RPC.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -10,8 +10,6 @@ if the request asks for ``binary_data_output``.
 Read into, and written from, the same messages as gRPC's (``braid.server.servicers.oip.tensors``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial

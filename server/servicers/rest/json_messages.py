@@ -4,8 +4,6 @@ Written by hand where ``protobuf.json_format`` differs from Triton's form: integ
 numbers, not strings, and nothing is left out because it is zero.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 from typing import Any

@@ -9,8 +9,6 @@ text are counted before objects are made of them. Tensors may have millions of n
 are found by the quotes, of which numbers have none.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

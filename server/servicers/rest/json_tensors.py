@@ -8,8 +8,6 @@ Both are done in pieces: the text of a tensor has up to ten times its bytes, and
 whole.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

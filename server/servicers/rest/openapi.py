@@ -1,7 +1,5 @@
 """OpenAPI document of the protocol's routes, made from the table of operations."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

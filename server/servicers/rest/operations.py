@@ -3,8 +3,6 @@
 Paths name models and versions; a body, if there is one, holds the rest of the RPC's request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus

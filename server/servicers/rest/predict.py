@@ -8,8 +8,6 @@
 Outputs whose first extent is not the number of instances are whole tensors among ``predictions``.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Routes of the protocol on the HTTP port."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A SQLite database lies on a disk of the server: ``braid.server.store.disk`` knows its failures.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -9,8 +9,6 @@ refuse the database. Changes of columns of released versions will be steps of al
 of revisions this is.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import TypeVar
 

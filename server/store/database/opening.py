@@ -4,8 +4,6 @@ Durability on SQLite: WAL with ``synchronous=FULL``. A commit that returned surv
 power loss. A stage measurement takes far longer than the commit that stores it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Connections to PostgreSQL: none waits longer than its limits. Imports psycopg."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass

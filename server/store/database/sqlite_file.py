@@ -9,8 +9,6 @@ Nothing is changed but modes: SQLite only reads. As a writer it would remove the
 file, write a log that is not this file's into it, and make a new database where one was lost.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

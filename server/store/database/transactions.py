@@ -1,7 +1,5 @@
 """Transactions of a store: reads and writes, and what belongs to each of them."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Jobs in the database. Every function runs inside the caller's transaction."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from dataclasses import replace

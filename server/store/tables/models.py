@@ -1,7 +1,5 @@
 """Model versions in the database. Every function runs inside the caller's transaction."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from dataclasses import replace

@@ -4,8 +4,6 @@ Columns ``*_unix`` are the clocks of servers, for people; ``*_at`` is the databa
 in seconds since 1970.
 """
 
-from __future__ import annotations
-
 import re
 
 from sqlalchemy import (

@@ -1,7 +1,5 @@
 """How models serve: their configurations."""
 
-from __future__ import annotations
-
 from sqlalchemy import Connection, delete, select
 
 from braid.core.json_form import from_json, to_json

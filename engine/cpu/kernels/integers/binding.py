@@ -4,8 +4,6 @@ A kernel is given only where the CPU has instructions for sums of 8-bit products
 static graphs have no such units, and what they quantise runs in FP32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from braid.core.graph import Operator

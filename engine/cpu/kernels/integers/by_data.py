@@ -6,8 +6,6 @@ A scale or zero point that is a value of the graph is an operand: the kernel bri
 that the primitive takes, in an action before it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """Units on integers without weights: sums, changes of grid, averages, and both conversions."""
 
-from __future__ import annotations
-
 import math
 
 from braid.core.attributes import wholes

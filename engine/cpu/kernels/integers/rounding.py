@@ -8,8 +8,6 @@ change of ``scale`` and ``shift`` costs one multiplication and one addition ("mo
     conv, Q, DQ, add, Q      scales and bias          clip, round, move, add, move
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Convolutions and linear layers on integers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
