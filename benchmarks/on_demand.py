@@ -34,7 +34,7 @@ from benchmarks.environment import describe
 from benchmarks.footprint import pss_mib
 from benchmarks.load.processes import BraidServer, braid_server
 from benchmarks.reports import parser_of, write_report
-from braid.core.shape_memory import PART
+from braid.core.shapes import PART
 from braid.server.models.residency import ESTIMATE_BYTES, ESTIMATE_FACTOR, LIBRARIES_BYTES
 from braid_client import Client, ModelState
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 from braid.core.errors import InvalidRequest, PreconditionFailed
 from braid.core.program import PlanToRun
-from braid.core.shape_memory import ShapeMemory
+from braid.core.shapes import ShapeMemory
 from braid.engine.device import Backend
 from braid.engine.link.options import WorkerOptions
 from braid.engine.runtime.arrays import Arrays, empty_of

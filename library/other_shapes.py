@@ -17,11 +17,10 @@ from braid.core.errors import (
     DeviceOutOfMemory,
     InvalidArtefact,
     PreconditionFailed,
-    Unavailable,
 )
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.runtimes import ONNXRUNTIME
-from braid.core.shape_uses import Key, ShapeUses
+from braid.core.shapes import Key, ShapeUses
 from braid.engine.passes.specialise import interpreted
 from braid.engine.runtime.arrays import Arrays, are_finite
 from braid.engine.worker.any_shape import AnyShape
@@ -32,19 +31,15 @@ from braid.library.device_thread import DeviceThread, Executable
 log = logging.getLogger("braid.library")
 
 
-class OtherShapes:
+class OtherShapes(ShapeUses[ProgramKey, Executable]):
     """The session and the executables of one network. Used in the device thread only."""
 
     def __init__(self, device: DeviceThread, compiled: Compiled) -> None:
-        self.prepared = self.dropped = 0
+        super().__init__(device.shape_memory)
         self.takes_rows = False  # all of a call at once, as the session does
         self._device = device
         self._compiled = compiled
         self._session: AnyShape | None = None
-        self._own: dict[Key, Executable] = {}
-        self._uses = ShapeUses[ProgramKey](
-            lambda key: None if self._session is None else compiled.to_run(*key).program
-        )
 
     def open(self) -> None:
         """Open a session if ONNX Runtime was right in the schedules, or in the import without them.
@@ -66,7 +61,7 @@ class OtherShapes:
             log.warning("new shapes are prepared in calls", extra=facts)
             return
         parts = [s.part_saved_from(ONNXRUNTIME) for s in self._compiled.schedules.values()]
-        self._uses.expect_saved(next((part for part in parts if part is not None), None))
+        self._expect_saved(next((part for part in parts if part is not None), None))
         batch = imported.report.batch
         if batch is not None and not batch.alone:
             self.takes_rows = self._takes(imported.program(2))
@@ -87,17 +82,15 @@ class OtherShapes:
 
     def close(self) -> None:
         self._session = None
-        self._device.shape_memory.forget_all(self)
-        for executable in self._own.values():
-            self._device.release(executable)
-        self._own.clear()
+        for executable in self._take_all():
+            self._release(executable)
 
     def run(self, key: Key, given: Arrays) -> Arrays:
         """Run all inputs of a class; the outputs are the device thread's.
 
         Raises InvalidRequest: the model cannot run at these shapes, or on these values.
         """
-        use = self._uses.of(key)
+        use = self._use(key)
         if use.session is None or (key in self._own and use.is_owns_turn):
             return self._run_own(key, given)
         try:
@@ -109,11 +102,11 @@ class OtherShapes:
             use.session = None
             return results
 
-    def drop(self, key: Key) -> None:
-        """Release an own executable, as its memory is needed or it is not the faster one."""
-        self._device.release(self._own.pop(key))
-        self._uses.dropped(key)
-        self.dropped += 1
+    def _session_at(self, key: Key) -> ProgramKey | None:
+        return None if self._session is None else self._compiled.to_run(*key).program
+
+    def _release(self, own: Executable) -> None:
+        self._device.release(own)
 
     def _run_session(self, key: Key, program: ProgramKey, given: Arrays) -> Arrays:
         """Run a class in the session; then prepares an executable if that would have paid."""
@@ -122,39 +115,28 @@ class OtherShapes:
         if not are_finite(given):
             instead = partial(interpreted, *self._device.models.static(program))
         results = self._session.results(program, given, instead)
-        seconds, use = perf_counter() - began_s, self._uses.of(key)
-        self._uses.spent(use, seconds)
+        seconds, use = perf_counter() - began_s, self._use(key)
+        self._spent(use, seconds)
         if key in self._own:
             self._tried(key, seconds, is_own=False)
-        elif self._uses.pays(use):
+        elif self._pays(use):
             try:
                 self._prepare(key)
             except BraidError as error:  # the call is answered
-                if not isinstance(error, Unavailable):  # once is enough
-                    use.is_own_faster = False
+                self._failed(key, error)
         return results
 
     def _run_own(self, key: Key, given: Arrays) -> Arrays:
         own = self._own.get(key) or self._prepare(key)
-        self._device.shape_memory.used(self, key)
+        self._memory.used(self, key)
         began_s = perf_counter()
         inputs = {name: given[name] for name in own.ready.program.graph.inputs}
         results = own.run(self._device.backend, inputs, own.new_outputs())
         self._tried(key, perf_counter() - began_s, is_own=True)
         return results
 
-    def _tried(self, key: Key, seconds: float, *, is_own: bool) -> None:
-        use = self._uses.of(key)
-        self._uses.tried(use, seconds, is_own=is_own)
-        if use.is_own_faster is False:
-            self._device.shape_memory.forget(self, key)
-            self.drop(key)
-
     def _prepare(self, key: Key) -> Executable:
         began_s = perf_counter()
-        own = self._own[key] = self._device.prepare(self._compiled.to_run(*key))
-        self._uses.prepared(perf_counter() - began_s)
-        self.prepared += 1
-        size_bytes = self._device.models.size_bytes(own.ready)
-        self._device.shape_memory.keep(self, key, size_bytes)
+        own = self._device.prepare(self._compiled.to_run(*key))
+        self._keep(key, own, self._device.models.size_bytes(own.ready), perf_counter() - began_s)
         return own

@@ -30,7 +30,7 @@ from braid.core.errors import (
 )
 from braid.core.graph import OpGraph
 from braid.core.program import PlanToRun, ProgramKey
-from braid.core.shape_memory import ShapeMemory
+from braid.core.shapes import ShapeMemory
 from braid.core.tensor import TensorType
 from braid.engine.link.messages import (
     DescribeDevice,

@@ -6,8 +6,7 @@
          └──there is none, or it does not run──> own executable, prepared while the request waits
 
 When an executable is prepared beside, and which way serves then, is decided in
-``braid.core.shape_uses``. What is kept is bounded in bytes, for all models of a device together
-(``braid.core.shape_memory``).
+``braid.core.shapes``, which bounds the bytes that are kept, for all models of a device together.
 """
 
 import asyncio
@@ -19,10 +18,10 @@ from time import perf_counter
 from typing import Any
 
 from braid.core.background import log_unexpected
-from braid.core.errors import BraidError, InvalidRequest, Unavailable
+from braid.core.errors import BraidError, InvalidRequest
 from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun
-from braid.core.shape_uses import Key, ShapeUse, ShapeUses
+from braid.core.shapes import Key, ShapeUse, ShapeUses
 from braid.core.tensor import TensorType, outputs_at
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable, input_bytes
@@ -36,7 +35,7 @@ LEAST_BESIDE_S = 0.001
 """Shorter runs gain less from a core of their own than passing them to its thread costs."""
 
 
-class OtherShapes:
+class OtherShapes(ShapeUses[Executable, Executable]):
     """Executables of one replica beside those of its schedules. Belongs to the event loop."""
 
     def __init__(
@@ -50,9 +49,8 @@ class OtherShapes:
 
         ``retire`` releases an executable, when the last batch that uses it has ended.
         """
-        self.prepared = self.dropped = 0
+        super().__init__(device.shape_memory)
         self._device = device
-        self._memory = device.shape_memory
         self._inputs, self._outputs = specs
         self._to_run = to_run
         self._retire = retire
@@ -61,10 +59,7 @@ class OtherShapes:
         self._crowded_s = 0.0  # in the session, while another run waited
         self._session_beside: Executable | None = None  # as ``_session``, of runs side by side
         self._is_shut = False
-        self._own: dict[Key, asyncio.Task[Executable]] = {}  # but for those that have failed
-        self._uses = ShapeUses[Executable](
-            lambda key: None if self._session is None else self._at(key, self._session)
-        )
+        self._preparing: dict[Key, asyncio.Task[Executable]] = {}
         self._session_times = ShapeTimes()
         self._releasing: set[asyncio.Task[None]] = set()
         self._heap_part = 0.0  # of a run, by the bytes of its inputs; as much as was seen
@@ -87,7 +82,7 @@ class OtherShapes:
         self._session = await self._device.prepare(to_run)
         self._open_s = perf_counter() - begun
         self._uses.clear()
-        self._uses.expect_saved(part_saved)
+        self._expect_saved(part_saved)
 
     def pays_beside(self, seconds: float) -> bool:
         """Count a run in the session while another waited; whether one side by side is worth it.
@@ -118,17 +113,13 @@ class OtherShapes:
 
     async def close(self) -> list[Executable]:
         """Return all executables, which no batch uses any more."""
-        results = await asyncio.gather(
-            *self._own.values(), *self._releasing, return_exceptions=True
-        )
-        self._memory.forget_all(self)
-        own = [result for result in results if isinstance(result, Executable)]
+        await asyncio.gather(*self._preparing.values(), *self._releasing, return_exceptions=True)
         sessions = self._session, self._session_beside
-        return [*own, *(session for session in sessions if session is not None)]
+        return [*self._take_all(), *(session for session in sessions if session is not None)]
 
     def ready(self, key: Key, beside: int = 1) -> Executable | None:
         """Return what runs a batch now, if there is one side by side; None: to be prepared."""
-        use, own = self._uses.of(key), self._ready_own(key)
+        use, own = self._use(key), self._own.get(key)
         if beside > 1 and use.session is not None and self._session_beside is not None:
             if use.beside is None:
                 use.beside = self._at(key, self._session_beside)
@@ -136,15 +127,19 @@ class OtherShapes:
         if own is not None and use.is_owns_turn:
             self._memory.used(self, key)
             return own
-        if use.session is None or self._pays_at_once(key, use):
+        if use.session is None or self._pays_to_wait(key, use):
             return None
         return use.session
 
-    def _pays_at_once(self, key: Key, use: ShapeUse[Executable]) -> bool:
-        if key in self._own or self._memory.is_preparing:
+    def _may_prepare(self, key: Key) -> bool:
+        is_begun = key in self._own or key in self._preparing
+        return not is_begun and not self._memory.is_preparing
+
+    def _pays_to_wait(self, key: Key, use: ShapeUse[Executable]) -> bool:
+        if not self._may_prepare(key):
             return False
         expected_s = self._session_times.expected_s(_elements(key))
-        return expected_s is not None and self._uses.pays_at_once(use, expected_s)
+        return expected_s is not None and self._pays_at_once(use, expected_s)
 
     async def prepared_now(self, key: Key) -> Executable:
         """Return the executable of a class for which nothing is ready, prepared now.
@@ -152,59 +147,56 @@ class OtherShapes:
         Where that fails, the session, if there is one. Raises InvalidRequest: the model cannot run
         at these shapes.
         """
-        use = self._uses.of(key)
+        use = self._use(key)
         if use.session is None:
             return await self.own(key)
         self._memory.is_preparing = True
         try:
             return await self.own(key)
         except BraidError as error:
-            if not isinstance(error, Unavailable):  # once is enough
-                use.is_own_faster = False
+            self._failed(key, error)
             return use.session or await self.own(key)
         finally:
             self._memory.is_preparing = False
 
     async def own(self, key: Key) -> Executable:
         """The own executable of a class, prepared now if need be; raises InvalidRequest."""
-        if refusal := self._uses.of(key).refusal:
+        if refusal := self._use(key).refusal:
             raise InvalidRequest(refusal)
+        if (own := self._own.get(key)) is not None:
+            self._memory.used(self, key)
+            return own
         return await asyncio.shield(self._prepared(key))
 
     def ran(self, key: Key, ready: Executable, seconds: float) -> None:
         """Learn from a run; has an own executable prepared beside if that would have paid."""
-        use, own = self._uses.of(key), self._ready_own(key)
+        use, own = self._use(key), self._own.get(key)
         if ready is use.session:
-            self._uses.spent(use, seconds)
+            self._spent(use, seconds)
             self._session_times.observe(_elements(key), seconds, 1)
             if ready.heap_bytes:
                 part = ready.heap_bytes / max(1, input_bytes(ready.layout))
                 self._heap_part = max(self._heap_part, part)
-            is_free = key not in self._own and not self._memory.is_preparing
-            if is_free and self._uses.pays(use):
+            if self._may_prepare(key) and self._pays(use):
                 self._prepare_beside(key)
         elif ready is own and not use.own_s and not use.session_s:
             expected_s = self._session_times.expected_s(_elements(key))
             if expected_s:
-                self._uses.ran_at_once(seconds, expected_s)
+                self._learn_saved(1 - seconds / expected_s)
         if own is not None and ready in (own, use.session):
-            self._uses.tried(use, seconds, is_own=ready is own)
-            if use.is_own_faster is False:
-                self._memory.forget(self, key)
-                self.drop(key)
+            self._tried(key, seconds, is_own=ready is own)
 
     def refuse(self, key: Key, error: BraidError) -> None:
         """Run a class no more in the session, which did not run what its own executable did."""
         facts = {"digest": self._to_run(*key).program.digest, "reason": str(error)}
         log.warning("a shape runs under its own plan only", extra=facts)
-        self._uses.of(key).session = None
+        self._use(key).session = None
 
-    def drop(self, key: Key) -> None:
-        """Release an own executable, as its memory is needed or it is not the faster one."""
-        ready = self._own.pop(key).result()
-        self._uses.dropped(key)
-        self.dropped += 1
-        releasing = asyncio.create_task(self._retire(ready))
+    def _session_at(self, key: Key) -> Executable | None:
+        return None if self._session is None else self._at(key, self._session)
+
+    def _release(self, own: Executable) -> None:
+        releasing = asyncio.create_task(self._retire(own))
         self._releasing.add(releasing)
         releasing.add_done_callback(self._releasing.discard)
 
@@ -216,32 +208,25 @@ class OtherShapes:
         ready.heap_bytes = max(ready.heap_bytes, grown_bytes)
         return ready
 
-    def _ready_own(self, key: Key) -> Executable | None:
-        task = self._own.get(key)
-        return task.result() if task is not None and task.done() else None
-
     def _prepared(self, key: Key) -> asyncio.Task[Executable]:
-        if key not in self._own:
-            self._own[key] = asyncio.create_task(self._prepare(key))
-            self._own[key].add_done_callback(log_unexpected)
-        self._memory.used(self, key)
-        return self._own[key]
+        if key not in self._preparing:
+            self._preparing[key] = asyncio.create_task(self._prepare(key))
+            self._preparing[key].add_done_callback(log_unexpected)
+        return self._preparing[key]
 
     async def _prepare(self, key: Key) -> Executable:
         try:
-            session = self._uses.of(key).session
+            session = self._use(key).session
             ready = await self._device.prepare(self._to_run(*key), like=session)
         except InvalidRequest as error:
-            self._uses.of(key).refusal = str(error)
-            del self._own[key]
+            self._use(key).refusal = str(error)
             raise
         except BaseException:
-            self._uses.of(key).may_wait = False
-            del self._own[key]
+            self._use(key).may_wait = False
             raise
-        self._uses.prepared(ready.work_s)
-        self.prepared += 1
-        self._memory.keep(self, key, ready.size_bytes)  # nothing may come between this and its end
+        finally:
+            del self._preparing[key]
+        self._keep(key, ready, ready.size_bytes, ready.work_s)
         return ready
 
     def _prepare_beside(self, key: Key) -> None:
@@ -251,8 +236,8 @@ class OtherShapes:
     def _prepared_beside(self, key: Key, task: asyncio.Task[Executable]) -> None:
         self._memory.is_preparing = False
         error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, Unavailable):  # once is enough
-            self._uses.of(key).is_own_faster = False
+        if error is not None:
+            self._failed(key, error)
 
 
 def _elements(key: Key) -> int:

@@ -2,7 +2,7 @@
 
 All candidates passed the same check of outputs, so any of them may answer. Executables of
 challengers are bounded in memory with all else that is prepared beside the plans in force
-(``braid.core.shape_memory``). A decided contest holds one executable, and opens again when the
+(``braid.core.shapes``). A decided contest holds one executable, and opens again when the
 latency of that leaves its interval for a minute.
 """
 
@@ -22,7 +22,7 @@ from braid.core.errors import BraidError
 from braid.core.plan import runs_in_sequence
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import ContestRow, ContestTable, PlanCandidate, Schedule
-from braid.core.shape_memory import ShapeMemory
+from braid.core.shapes import ShapeMemory
 from braid.server.devices.executables import Executable
 
 log = logging.getLogger("braid.contest")

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 
 from braid.core.regular_file import read_file
-from braid.core.shape_memory import PART
+from braid.core.shapes import PART
 from braid.server.devices.pool import Devices
 from braid.server.inference.routing import Replicas
 from braid.server.jobs.interfaces import Room

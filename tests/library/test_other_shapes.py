@@ -17,8 +17,7 @@ from braid.core.errors import InvalidRequest
 from braid.core.plan import sequential_plan
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import SEQUENTIAL, Contender, Provenance, Schedule
-from braid.core.shape_memory import LEAST_BYTES, PART
-from braid.core.shape_uses import Key
+from braid.core.shapes import LEAST_BYTES, PART, Key
 from braid.engine.importer.host.report import file_digest
 from braid.engine.link.options import WorkerOptions
 from braid.engine.runtime.arrays import Arrays

@@ -22,7 +22,7 @@ from braid.core.pieces import Work, joined
 from braid.core.plan import StreamPlan
 from braid.core.program import PlanToRun
 from braid.core.schedule import SEQUENTIAL, Schedule, ScheduleKey
-from braid.core.shape_memory import ShapeMemory
+from braid.core.shapes import ShapeMemory
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
 from braid.engine.link.messages import RunDone

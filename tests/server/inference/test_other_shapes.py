@@ -17,7 +17,7 @@ from braid.core.errors import (
 from braid.core.inputs import ShapeClass
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.runtimes import ONNXRUNTIME
-from braid.core.shape_memory import ShapeMemory
+from braid.core.shapes import ShapeMemory
 from braid.core.tensor import TensorType
 from braid.engine.link.shared_memory import slot_layout
 from braid.server.devices.device import Device

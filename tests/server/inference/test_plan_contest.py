@@ -17,7 +17,7 @@ from braid.core.schedule import (
     schedule_from_json,
     schedule_to_json,
 )
-from braid.core.shape_memory import ShapeMemory
+from braid.core.shapes import ShapeMemory
 from braid.server.devices.executables import Executable
 from braid.server.inference import plan_contest
 from braid.server.inference.plan_contest import ContestEvents, PlanContest

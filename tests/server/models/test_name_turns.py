@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 from braid.core.errors import ModelImportError, ModelNotFound, PreconditionFailed
-from braid.core.shape_memory import ShapeMemory
+from braid.core.shapes import ShapeMemory
 from braid.server.devices.pool import Devices
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.loading import ModelLoader
