@@ -1,5 +1,6 @@
-"""The echo server and the client program, both as the processes that a benchmark uses."""
+"""Callers and their load, and the files of reports."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -7,12 +8,14 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from benchmarks.environment import describe
 from benchmarks.load.children import free_ports, read_line, running
 from benchmarks.networks.one_operator import write_scaled
 from benchmarks.peers.hosting.contract import SERVERS
 from benchmarks.peers.load.client import Job, client_process
 from benchmarks.peers.load.loops import WRONG
 from benchmarks.peers.load.tensors import Question, write_questions
+from benchmarks.reports import write_report
 
 X = np.arange(192, dtype=np.float32).reshape(1, 3, 8, 8)
 
@@ -57,3 +60,14 @@ def test_the_model_of_one_product_doubles_any_number_of_rows(tmp_path: Path) -> 
     x = np.concatenate([X, -X])
     (y,) = session.run(None, {"x": x})
     np.testing.assert_array_equal(np.asarray(y), 2.0 * x)
+
+
+def test_a_report_with_its_environment_tells_the_distance_of_cores_twice(tmp_path: Path) -> None:
+    environment = describe()
+    facts = {"cores", "nearest_ns", "farthest_ns"}
+
+    write_report(tmp_path / "report.json", {"environment": environment, "rows": []})
+
+    written = json.loads((tmp_path / "report.json").read_text())["environment"]
+    assert set(written["core_distance"]) == set(written["core_distance_at_end"]) == facts
+    assert "core_distance_at_end" not in environment

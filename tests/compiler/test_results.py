@@ -1,5 +1,7 @@
 """Marks on stored schedules."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -31,3 +33,18 @@ def test_a_schedule_is_made_again_where_its_engine_is_another(
         return
     assert reason in present.provenance.again
     assert with_present_engines(present, software) is present
+
+
+ABOVE = ("braid.server", "braid.library")
+
+
+def test_to_compile_loads_nothing_of_the_server_and_no_torch() -> None:
+    program = "import sys, braid.compiler.compile, braid.compiler.bench; print(*sys.modules)"
+
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    loaded = ran.stdout.split()
+    assert "braid.engine.link.messages" in loaded
+    assert [name for name in loaded if name.startswith((*ABOVE, "torch", "sqlalchemy"))] == []

@@ -1,6 +1,5 @@
 """A tiny model with its questions, and folders of peers that run in the tests' environment."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from onnx import TensorProto, helper
 
 from benchmarks.peers.hosting.contract import SERVERS
 from benchmarks.peers.load.tensors import Question, write_questions
+from tests.benchmarks.conftest import copied
 
 FAKES = Path(__file__).parent / "fakes"
 TINY = "doubling"
@@ -44,9 +44,4 @@ def model_files(tmp_path: Path, questions: list[Question]) -> Path:
 @pytest.fixture
 def servers(tmp_path: Path) -> Path:
     """The fakes and the thirty lines, without an environment of their own."""
-    folder = tmp_path / "servers"
-    leave_out = shutil.ignore_patterns("requirements.txt", "__pycache__")
-    shutil.copytree(FAKES, folder / "fakes", ignore=leave_out)
-    name = "thirty_lines_ort"
-    shutil.copytree(SERVERS / name, folder / name, ignore=leave_out)
-    return folder
+    return copied(tmp_path / "servers", FAKES, SERVERS / "thirty_lines_ort")

@@ -17,7 +17,7 @@ from braid.engine.program.program import Program
 from braid.engine.runtime.arrays import Arrays
 from braid.engine.runtime.stopping import StopSignal, stop_signal
 from tests.engine.cpu.executors import executor_of, in_lanes, on_kernels
-from tests.engine.cpu.test_outputs import check, slot
+from tests.engine.cpu.test_memory import check, slot
 from tests.engine.passes.drawing import CONV, Drawing
 
 pytestmark = pytest.mark.skipif(find_runner() is None, reason="needs the part in C")

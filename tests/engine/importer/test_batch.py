@@ -1,7 +1,8 @@
-"""Where the batch is, on models of a few nodes, with ONNX Runtime as the oracle."""
+"""Where the batch is and what extents of outputs follow, with ONNX Runtime as the oracle."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from braid.core.errors import ModelImportError
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.sandbox.pipeline import verify_elsewhere
 from braid.engine.importer.upload.batch_axis import guess_batch
+from braid.engine.importer.verification.probe import with_output_specs
 from braid.engine.importer.verification.reference import (
     NO_WORDS,
     ReferenceModel,
@@ -216,11 +218,27 @@ def test_a_template_computes_in_double_where_it_computed_in_single() -> None:
         ([float("inf"), 1.0], [float("-inf"), 1.0], float("inf")),
         ([1.0, 1.0], [float("nan"), 1.0], float("inf")),
         ([], [], 0.0),
+        ([1, 2, 3, 4], [1, 2, 3, 5], 0.25),  # integers: the share that differs
     ],
 )
 def test_relative_error(expected: list[float], got: list[float], error: float) -> None:
     assert relative_error(torch.tensor(expected), torch.tensor(got)) == pytest.approx(error)
 
 
-def test_integers_are_compared_by_the_share_that_differs() -> None:
-    assert relative_error(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 5])) == 0.25
+@pytest.mark.parametrize(
+    ("node", "shape", "expected"),
+    [
+        ("Relu(x)", "n, 3, h, w", ["batch", 3, "h", "w"]),
+        ("Transpose<perm=[3, 0, 1, 2]>(x)", "n, 3, h, w", ["w", "batch", 3, "h"]),
+        ("MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(x)", "n, 3, h, 8", ["batch", 3, "y_2", 4]),
+        ("GlobalAveragePool(x)", "n, 3, h, w", ["batch", 3, 1, 1]),
+        ("Relu(x)", "1, 3, 4, 4", ["batch", 3, 4, 4]),
+    ],
+)
+def test_an_extent_has_the_name_of_what_it_follows(
+    node: str, shape: str, expected: list[Any], tmp_path: Path
+) -> None:
+    study = studied(from_x(f"y = {node}", shape), tmp_path)
+
+    template = with_output_specs(study.subject, study.batch)
+    assert list(template.spec(template.outputs["y"]).shape) == expected

@@ -210,68 +210,53 @@ def test_what_is_shown_to_stay_apart_does(name: str) -> None:
             assert torch.equal(after[output].select(axis, 0), before[output].select(axis, 0))
 
 
-def test_kinds_of_machine_learning_keep_rows() -> None:
-    text = """(float[n,3] x) => (y)
+SCAN = """(float[n,3] x) => (y) <float[2,3] points = {{1., 2., 3., 4., 5., 6.}}>
+    {{ top = ReduceMax<axes=[0], keepdims=1>(x)
+       y = Scan<num_scan_inputs=1, body = each (float[3] p) => (float[n] d)
+                {{ s = {} d = ReduceL2<axes=[1], keepdims=0>(s) }}>(points) }}"""
+LOOP = """(float[n,6] x) => (y) <int64 m = {{3}}, bool go = {{1}}>
+    {{ y = Loop<body = each (int64 i, bool c, float[a,b] s) => (bool d, float[a,b] t)
+                {{ d = Identity(c) t = {} }}>(m, go, x) }}"""
+WHOLE: dict[str, tuple[str, Axes | str]] = {
+    "kinds of machine learning": (
+        """(float[n,3] x) => (y)
         { s = ai.onnx.ml.Scaler<offset=[1.0, 2.0, 3.0], scale=[2.0, 2.0, 2.0]>(x)
-          y = ai.onnx.ml.Normalizer<norm="L2">(s) }"""
-    listed = '(float[n] x) => (y) { y = ai.onnx.ml.Normalizer<norm="L2">(x) }'
-
-    assert whole_axes(parsed(text)) == {"y": 0}
-    with pytest.raises(RowsMeet, match="takes a list of rows for one row"):
-        whole_axes(parsed(listed))
-
-
-LOOPS = {
+          y = ai.onnx.ml.Normalizer<norm="L2">(s) }""",
+        {"y": 0},
+    ),
+    "rows in a list": (
+        '(float[n] x) => (y) { y = ai.onnx.ml.Normalizer<norm="L2">(x) }',
+        "takes a list of rows for one row",
+    ),
     # distances of each row to known points, as skl2onnx writes them
-    "points": ("Sub(x, p)", {"y": 1}),
-    "points of the batch": ("Sub(x, top)", None),
-}
-
-
-@pytest.mark.parametrize("name", LOOPS)
-def test_a_scan(name: str) -> None:
-    step, axes = LOOPS[name]
-    text = f"""(float[n,3] x) => (y) <float[2,3] points = {{1., 2., 3., 4., 5., 6.}}>
-        {{ top = ReduceMax<axes=[0], keepdims=1>(x)
-           y = Scan<num_scan_inputs=1, body = each (float[3] p) => (float[n] d)
-                    {{ s = {step} d = ReduceL2<axes=[1], keepdims=0>(s) }}>(points) }}"""
-
-    if axes is not None:
-        assert whole_axes(parsed(text)) == axes
-    else:
-        with pytest.raises(RowsMeet, match="ReduceMax"):
-            whole_axes(parsed(text))
-
-
-@pytest.mark.parametrize(
-    ("step", "axes"),
-    [("Mul(s, s)", {"y": 0}), ("Softmax<axis=0>(s)", None), ("Transpose<perm=[1,0]>(s)", None)],
-)
-def test_a_loop(step: str, axes: Axes | None) -> None:
-    text = f"""(float[n,n] x) => (y) <int64 m = {{3}}, bool go = {{1}}>
-        {{ y = Loop<body = each (int64 i, bool c, float[a,b] s) => (bool d, float[a,b] t)
-                    {{ d = Identity(c) t = {step} }}>(m, go, x) }}""".replace("[n,n]", "[n,6]")
-
-    if axes is not None:
-        assert whole_axes(parsed(text)) == axes
-    else:
-        with pytest.raises(RowsMeet):
-            whole_axes(parsed(text))
-
-
-def test_labels_that_are_looked_up_for_each_row() -> None:
-    text = """(float[n,3] x) => (y) <float[3] labels = {5., 6., 7.}, int64[1] flat = {-1}>
+    "scan": (SCAN.format("Sub(x, p)"), {"y": 1}),
+    "scan of the batch": (SCAN.format("Sub(x, top)"), "ReduceMax"),
+    "loop": (LOOP.format("Mul(s, s)"), {"y": 0}),
+    "loop across rows": (LOOP.format("Softmax<axis=0>(s)"), "Softmax"),
+    "loop that turns around": (LOOP.format("Transpose<perm=[1,0]>(s)"), "has a state whose rows"),
+    "labels looked up for each row": (
+        """(float[n,3] x) => (y) <float[3] labels = {5., 6., 7.}, int64[1] flat = {-1}>
         { i = ArgMax<axis=1, keepdims=0>(x) l = ai.onnx.ml.ArrayFeatureExtractor(labels, i)
-          y = Reshape(l, flat) }"""
+          y = Reshape(l, flat) }""",
+        {"y": 0},
+    ),
+    "an unknown node": (
+        "(float[n,3] x) => (y) { s = SequenceConstruct(x) y = ConcatFromSequence<axis=1>(s) }",
+        r"SequenceConstruct_0.*not known to keep rows apart",
+    ),
+}
+"""Models that run whole: with their axes, or why rows may meet."""
 
-    assert whole_axes(parsed(text)) == {"y": 0}
 
+@pytest.mark.parametrize("name", WHOLE)
+def test_rows_of_what_runs_whole(name: str) -> None:
+    text, expected = WHOLE[name]
 
-def test_an_unknown_node_of_a_whole_model_is_named() -> None:
-    text = "(float[n,3] x) => (y) { s = SequenceConstruct(x) y = ConcatFromSequence<axis=1>(s) }"
-
-    with pytest.raises(RowsMeet, match=r"SequenceConstruct_0.*not known to keep rows apart"):
-        whole_axes(parsed(text))
+    if isinstance(expected, str):
+        with pytest.raises(RowsMeet, match=expected):
+            whole_axes(parsed(text))
+    else:
+        assert whole_axes(parsed(text)) == expected
 
 
 def test_rules_are_of_kinds_that_exist() -> None:

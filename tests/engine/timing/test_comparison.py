@@ -12,10 +12,11 @@ import pytest
 from braid.core.errors import PreconditionFailed, WorkerFault
 from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.arrays import Arrays
-from braid.engine.runtime.yielding import YieldToRequests
+from braid.engine.runtime.yielding import NetTime, YieldToRequests
 from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender, TimedRun, timed, timed_aside
 from braid.engine.timing.rounds import LEAST_ROUNDS, RoundOptions
+from braid.engine.timing.samples import ATTEMPTS, uninterrupted
 from tests.engine.timing.running import finish
 
 REFERENCE = {"y": np.array([1.0, -2.0], np.float32)}
@@ -301,3 +302,28 @@ def test_who_errs_no_more_than_the_baseline_stays_in_the_comparison() -> None:
 
     assert baseline.runs == same.runs > 2
     assert worse.runs == 0
+
+
+def test_a_sample_is_tried_until_nothing_interrupts_it() -> None:
+    taken = [(9.0, True), (8.0, False), (1.0, False)]
+    samples = (NetTime(*sample) for sample in taken)
+
+    assert uninterrupted(lambda: next(samples)) == 8.0
+
+
+def test_of_samples_that_were_all_interrupted_the_least_counts() -> None:
+    tries = iter(range(100, 200))
+
+    assert uninterrupted(lambda: NetTime(float(next(tries)), True)) == 100.0
+    assert next(tries) == 100 + ATTEMPTS
+
+
+def test_a_sample_that_cannot_be_is_taken_again() -> None:
+    taken = [(0.0, False), (float("nan"), False), (8.0, False)]
+    samples = (NetTime(*sample) for sample in taken)
+
+    assert uninterrupted(lambda: next(samples)) == 8.0
+
+
+def test_if_no_sample_can_be_the_latency_is_what_the_clock_tells_from_nothing() -> None:
+    assert 0 < uninterrupted(lambda: NetTime(0.0, False)) < 1

@@ -112,8 +112,8 @@ async def test_calls_with_much_metadata_may_go_on(fields: int, size: int) -> Non
                 assert of == number
 
 
-@pytest.mark.parametrize("payload", [b"", b"\x82"])
-async def test_headers_in_endless_small_frames_are_cut_short(payload: bytes) -> None:
+@pytest.mark.parametrize("payload", [b"", b"\x82", literal(b"a", bytes(1000))])
+async def test_endless_headers_are_cut_short(payload: bytes) -> None:
     async with connected() as peer:
         peer.send(headers(1, b"", 0), frame(frames.CONTINUATION, 0, 1, payload) * 70)
         assert await peer.fault() is ErrorCode.ENHANCE_YOUR_CALM

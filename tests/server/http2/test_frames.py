@@ -256,13 +256,6 @@ async def test_who_breaks_the_protocol_loses_the_connection(sent: bytes, code: E
         assert await peer.reader.read() == b""
 
 
-async def test_endless_headers_are_cut_short() -> None:
-    async with connected() as peer:
-        peer.send(headers(1, b"", 0))
-        peer.send(*[frame(frames.CONTINUATION, 0, 1, literal(b"a", bytes(1000)))] * 70)
-        assert await peer.fault() is ErrorCode.ENHANCE_YOUR_CALM
-
-
 async def test_more_than_the_window_is_a_fault() -> None:
     async with connected() as peer:
         hold = CALL.replace(b"/t/Echo", b"/t/Hold")

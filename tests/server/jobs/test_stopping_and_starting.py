@@ -1,4 +1,7 @@
+"""Jobs when a server stops, dies or starts again."""
+
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +11,7 @@ from braid.core.errors import Draining
 from braid.server.jobs.registration import serve_again
 from braid.server.store.records import JobStatus
 from tests.server.jobs.fakes import Server
-from tests.server.jobs.watching import reach, registered, until_ended
+from tests.server.jobs.watching import HOLDS, reach, registered, times_measured, until_ended
 
 
 async def test_a_stop_leaves_jobs_unfinished_and_a_start_finishes_them(server: Server) -> None:
@@ -127,3 +130,27 @@ async def test_a_server_of_its_own_asks_for_no_lease_and_lists_no_nodes(server: 
     assert not [each for each in statements if "leases" in each or "nodes" in each]
     await again.stop()
     server.store = again.store
+
+
+@pytest.mark.parametrize("state", HOLDS)
+async def test_a_killed_job_goes_on_where_it_was_and_measures_nothing_twice(
+    tmp_path: Path, state: JobStatus
+) -> None:
+    killed = Server(tmp_path)
+    await killed.runner.start()
+    HOLDS[state](killed)
+    made = await killed.register(sizes=(1, 4))
+    await reach(killed, made.job.id, state)
+    await asyncio.sleep(0.2)  # until the job stands where it is held
+    killed.store.folder.close()  # as the kernel does
+
+    server = Server(tmp_path)
+    await server.runner.start()
+    *_, job = await until_ended(server, made.job.id)
+
+    assert job.state is JobStatus.READY
+    assert not list(server.store.folder.uploads.iterdir())
+    assert times_measured(killed, server) == {1}
+    assert sorted(size for _, _, size in server.models.plans) == [1, 4]
+    await server.stop()
+    await killed.stop()

@@ -1,14 +1,24 @@
-"""The hand-made reading and writing of ``braid.v1``'s tensors agrees with protobuf."""
+"""The hand-made reading and writing of tensor messages agrees with protobuf, whatever comes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from braid.server.inference.requests import InferenceResult, OutputTensor
 from braid.server.servicers.braid_v1 import BraidV1, ReadRequest, write_response, write_tensors
+from braid.server.servicers.oip.tensors import (
+    OpenInference,
+    SplitMessage,
+    write_reply,
+    write_stream_reply,
+)
+from braid_client import wire_fields
 from braid_client.wire.inference_pb2 import (
     InferRequest,
     InferResponse,
@@ -44,21 +54,55 @@ def whole(received: ReadRequest) -> Any:
     return request
 
 
-@given(requests, requests)
-def test_requests_are_read_as_protobuf_reads_them(first: Any, second: Any) -> None:
-    data = first.SerializeToString() + second.SerializeToString()
-    assert whole(BraidV1.read(data)) == InferRequest.FromString(data)
+def whole_open(received: Any) -> Any:
+    """The message as protobuf would have parsed it."""
+    request = ModelInferRequest()
+    request.CopyFrom(received.message)
+    request.raw_input_contents.extend(bytes(each) for each in received.raw_contents)
+    return request
 
 
-@given(st.binary(max_size=60) | requests.map(lambda r: r.SerializeToString()[:-1]))
-def test_what_protobuf_refuses_is_refused(data: bytes) -> None:
+open_requests = st.builds(
+    ModelInferRequest,
+    model_name=st.text(max_size=5),
+    id=st.text(max_size=5),
+    inputs=st.lists(
+        st.builds(
+            ModelInferRequest.InferInputTensor,
+            name=st.text(max_size=3),
+            shape=shapes,
+        ),
+        max_size=3,
+    ),
+    raw_input_contents=st.lists(st.binary(max_size=300), max_size=4),
+)
+PROTOCOLS: Mapping[str, tuple[Any, ...]] = {
+    "braid.v1": (InferRequest.FromString, BraidV1.read, whole, requests),
+    "open": (ModelInferRequest.FromString, OpenInference.read, whole_open, open_requests),
+}
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@given(st.data())
+def test_requests_are_read_as_protobuf_reads_them(name: str, drawn: Any) -> None:
+    parse, read, whole_of, kind = PROTOCOLS[name]
+    data = b"".join(drawn.draw(kind).SerializeToString() for _ in range(2))
+    assert whole_of(read(data)) == parse(data)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@given(st.data())
+def test_what_protobuf_refuses_is_refused(name: str, drawn: Any) -> None:
+    parse, read, whole_of, kind = PROTOCOLS[name]
+    cut_off = kind.map(lambda request: request.SerializeToString()[:-1])
+    data = drawn.draw(st.binary(max_size=60) | cut_off)
     try:
-        wanted = InferRequest.FromString(data)
+        wanted = parse(data)
     except DecodeError:
         with pytest.raises(DecodeError):
-            BraidV1.read(data)
+            read(data)
     else:
-        assert whole(BraidV1.read(data)) == wanted
+        assert whole_of(read(data)) == wanted
 
 
 @given(requests, st.lists(tensors, max_size=3, unique_by=lambda tensor: tensor.name))
@@ -79,3 +123,24 @@ def test_responses_are_written_as_protobuf_writes_them(request: Any, outputs: li
     assert InferStreamResponse.FromString(streamed) == InferStreamResponse(
         request_id=request.request_id, response=wanted
     )
+
+
+def test_a_message_of_very_many_fields_is_left_to_protobuf() -> None:
+    request = ModelInferRequest(raw_input_contents=[b"x"] * 10_000)
+    data = request.SerializeToString()
+    assert wire_fields.split(data, 7) is None
+    assert whole_open(OpenInference.read(data)) == request
+
+
+@given(st.lists(st.binary(max_size=300), max_size=4), st.text(max_size=5))
+def test_open_replies_are_written_as_protobuf_writes_them(contents: list[bytes], text: str) -> None:
+    head = service_pb2.ModelInferResponse(model_name="m", id=text)
+    reply = SplitMessage(head, [memoryview(each) for each in contents])
+    response = service_pb2.ModelInferResponse(model_name="m", id=text, raw_output_contents=contents)
+
+    assert service_pb2.ModelInferResponse.FromString(b"".join(write_reply(reply))) == response
+    stream = service_pb2.ModelStreamInferResponse.FromString(
+        b"".join(write_stream_reply(reply, text))
+    )
+    assert stream.infer_response == response
+    assert stream.error_message == text

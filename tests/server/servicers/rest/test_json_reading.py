@@ -1,3 +1,6 @@
+"""Bodies in JSON: read in pieces, tensors, files."""
+
+import base64
 import json
 import random
 import tracemalloc
@@ -7,11 +10,19 @@ import numpy as np
 import pytest
 
 from braid.core.errors import InvalidRequest, InvalidTensor
-from braid.core.pieces import finished
-from braid.core.strings import length_prefixed
+from braid.core.pieces import PIECE_BYTES, finished
+from braid.core.strings import PIECE_STRINGS, length_prefixed
 from braid.server.servicers.oip.contents import DTYPES
+from braid.server.servicers.oip.wire import messages
 from braid.server.servicers.rest.inference import MAX_JSON_BYTES, RestRequest, read_request
+from braid.server.servicers.rest.json_messages import read_load
 from braid.server.servicers.rest.json_reading import MAX_PARTS, Numbers, read_json
+from braid.server.servicers.rest.json_tensors import (
+    PIECE_ELEMENTS,
+    PIECE_TEXT_BYTES,
+    raw_of,
+    texts_of,
+)
 
 COUNT = MAX_PARTS + 1000  # of numbers, so that they are read apart
 LONG = MAX_JSON_BYTES - 1000
@@ -164,3 +175,113 @@ def test_what_is_long_and_simple_is_read() -> None:
     given: dict[str, Any] = {"parameters": {str(n): n for n in range(MAX_PARTS // 8)}}
 
     assert finished(read_json(json.dumps(given, indent=9).encode())).given == given
+
+
+def written(datatype: str, raw: bytes | memoryview) -> tuple[list[Any], list[bytes]]:
+    """The elements as Python reads them, and the pieces they were in."""
+    pieces = list(texts_of("y", datatype, raw))
+    return json.loads(b"[" + b"".join(pieces) + b"]"), pieces
+
+
+@pytest.mark.parametrize("datatype", DTYPES)
+@pytest.mark.parametrize("count", [0, 1, PIECE_ELEMENTS, PIECE_ELEMENTS + 1, 3 * PIECE_ELEMENTS])
+def test_numbers_are_the_same_afterwards(datatype: str, count: int) -> None:
+    rng, dtype = np.random.default_rng(count), DTYPES[datatype]
+    values = np.frombuffer(rng.bytes(count * dtype.itemsize), dtype)
+    if datatype == "BOOL":
+        values = rng.random(count) < 0.5
+
+    found, pieces = written(datatype, memoryview(values.tobytes()))
+
+    if dtype.kind in "biu":
+        assert found == values.tolist()
+    else:
+        with np.errstate(invalid="ignore"):  # NaN of some bits
+            wanted = values.astype(np.float64)
+        np.testing.assert_array_equal(found, wanted)
+    assert len(pieces) == -(-count // PIECE_ELEMENTS)
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "FP64", "FP16", "BF16"])
+def test_what_is_no_finite_number_is_written_as_python_reads_it(datatype: str) -> None:
+    values = np.array([1, np.nan, np.inf, -np.inf, -0.0, np.nan, 2.5], DTYPES[datatype])
+
+    _, pieces = written(datatype, values.tobytes())
+
+    assert pieces == [b"1.0,NaN,Infinity,-Infinity,-0.0,NaN,2.5"]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [],
+        [""],
+        ["a", 'é"\\\n\0', "✈😀"],
+        ["ab"] * (3 * PIECE_STRINGS + 1),
+        ["é" * PIECE_TEXT_BYTES],
+        ["a", "\0é😀" * PIECE_TEXT_BYTES, "", "b" * PIECE_TEXT_BYTES, "c"],
+        ["a" * (PIECE_TEXT_BYTES - 1)] * 3,
+    ],
+    ids=lambda texts: f"{len(texts)} strings of {sum(map(len, texts))}",
+)
+def test_strings_are_the_same_afterwards(texts: list[str]) -> None:
+    found, pieces = written("BYTES", length_prefixed(text.encode() for text in texts))
+
+    assert found == texts
+    assert max(map(len, pieces), default=0) <= 7 * PIECE_TEXT_BYTES  # each may become \\u0000
+
+
+@pytest.mark.parametrize("bad", [b"\xff", b"\xc3" + b"a" * PIECE_TEXT_BYTES, b"a\xed\xa0\x80"])
+@pytest.mark.parametrize("before", [0, 2 * PIECE_STRINGS])
+def test_bytes_that_are_no_text_are_refused(bad: bytes, before: int) -> None:
+    with pytest.raises(InvalidRequest, match="output 'y' is no text; ask for it with"):
+        written("BYTES", length_prefixed([b"a"] * before + [bad]))
+
+
+@pytest.mark.parametrize(
+    "data", [["a" * 100, *[""] * 50], [1.0, "2"], [[1.0, 2.0], ["3", 4.0]], [None], [{"a": 1}]]
+)
+def test_elements_that_are_no_numbers_are_refused_before_an_array_is_made(
+    data: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(np, "array")  # of strings it would be as wide as the longest
+
+    with pytest.raises(InvalidTensor, match=r"input 'x' has an element in 'data' that is no FP32"):
+        finished(raw_of("x", "FP32", data))
+
+
+FILE = "file:1/model.onnx"
+
+
+def loaded(text: str) -> Any:
+    """The file of a load whose JSON says this."""
+    message = messages.RepositoryModelLoadRequest()
+    finished(read_load({"parameters": {FILE: text}}, message))
+    return message.parameters[FILE].bytes_param
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, PIECE_BYTES * 3 // 4, PIECE_BYTES, PIECE_BYTES + 1])
+def test_a_file_is_what_was_sent(size: int) -> None:
+    data = random.Random(size).randbytes(size)
+
+    assert loaded(base64.b64encode(data).decode()) == data
+
+
+def test_a_large_file_is_decoded_in_pieces() -> None:
+    given = {"parameters": {FILE: base64.b64encode(bytes(3 * PIECE_BYTES)).decode()}}
+
+    assert sum(1 for _ in read_load(given, messages.RepositoryModelLoadRequest())) > 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("***", "YQ", "YQ=", "YQ==YQ==", "=", "é", "Y Q=="),
+        "A" * PIECE_BYTES + "YQ==" * 2,
+        "A" * (PIECE_BYTES - 1) + "=AAAA",
+        "A" * PIECE_BYTES + "A",
+    ],
+)
+def test_what_is_no_base64_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"'{FILE}' is not base64"):
+        loaded(text)

@@ -1,8 +1,9 @@
-"""Convolutions over one axis as convolutions on images of one row."""
+"""Convolutions over one axis as ones on images of one row; of concatenations, part by part."""
 
 import pytest
 
 from braid.core.graph import Literal, Operator
+from braid.engine.passes.fusion import convolve_parts, fuse_epilogues
 from braid.engine.passes.image_rows import sequences_to_images
 from tests.engine.passes.drawing import drawn, kinds, left, rewritten
 
@@ -88,3 +89,36 @@ def test_gates_of_halves_stay_images() -> None:
 
     kept = [*("unsqueeze", "convolution", "split", "tanh", "sigmoid", "mul", "convolution")]
     assert kinds(rewritten(drawing, sequences_to_images, y)) == [*kept, "squeeze"]
+
+
+PASSES = fuse_epilogues, convolve_parts
+IMAGES = ("n", 3, 6, 6)
+
+
+#   x ──> conv ──> cat ──> conv ──> relu ──> y
+#    └──> conv ──┘
+PARTS = "cat(conv(x, 3, 4, True), conv(x, 3, 4), dim=1)"
+
+
+def test_a_squeezing_convolution_adds_up_its_parts() -> None:
+    made = left(PASSES, f"relu(conv({PARTS}, 8, 4, True))", x=IMAGES)
+
+    assert made == [*["convolution"] * 3, "convolution_add"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"relu(conv({PARTS}, 8, 5, True))",  # adding moves more than joining
+        f"relu(conv({PARTS}, 8, 4, True, 2))",  # channels are in groups
+        f"relu(conv({PARTS.replace('dim=1', 'dim=0')}, 4, 2, True))",  # joined along the batch
+    ],
+)
+def test_other_convolutions_read_the_whole(text: str) -> None:
+    assert left(PASSES, text, x=IMAGES).count("cat") == 1
+
+
+def test_a_concatenation_with_another_reader_stays_whole() -> None:
+    after = left(PASSES, f"c = {PARTS}; cat(relu(conv(c, 8, 2, True)), c, dim=1)", x=IMAGES)
+
+    assert after == ["convolution", "convolution", "cat", "convolution", "cat"]
