@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from benchmarks.environment import describe
+from benchmarks.environment import REPOSITORY, describe
 from benchmarks.load.processes import BraidServer, braid_server
 from benchmarks.reports import parser_of
 from braid_client import AsyncClient
@@ -52,8 +52,10 @@ def toggle(*_):
         sys.setprofile(count)
     else:
         sys.setprofile(None)
-        with open(os.environ["CALLS_OUT"], "w") as file:
+        out = os.environ["CALLS_OUT"]
+        with open(f"{out}.new", "w") as file:
             json.dump(calls, file)
+        os.replace(f"{out}.new", out)
 
 if "CALLS_OUT" in os.environ and sys.argv[:1] == ["-m"]:
     signal.signal(signal.SIGUSR2, toggle)
@@ -123,7 +125,7 @@ def room_of(function: str) -> str:
     if function.startswith("C "):
         return "C"
     file = function.partition(":")[0]
-    return file.rpartition("/")[0].rpartition("/main/")[2] or file
+    return file.rpartition("/")[0].removeprefix(f"{REPOSITORY}/") or file
 
 
 if __name__ == "__main__":

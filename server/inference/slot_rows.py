@@ -17,7 +17,6 @@ from braid.engine.link.messages import RunDone
 from braid.engine.link.shared_memory import Field
 from braid.server.devices.executables import Executable
 from braid.server.inference.batching.queues import Piece
-from braid.server.inference.plan_contest import PlanContest
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     CheckedRequest,
@@ -42,7 +41,6 @@ class BatchRun:
 
     model: ModelReplica
     ready: Executable
-    contest: PlanContest | None  # that chose it
     offset: int
     pieces: Sequence[Piece]  # those still waited for when it was sent
     size: int  # in rows, with padding; 1 without a batch axis

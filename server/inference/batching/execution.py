@@ -158,7 +158,7 @@ class DeviceExecution:
             result = await self._ended(sent)
         except BraidError as error:
             is_death = isinstance(error, WorkerDied)
-            contest = sent.contest
+            contest = model.contest_of(sent.shape_class, sent.size)  # a new one may be in force
             if sent.ready.to_run.any_shape and isinstance(error, PreconditionFailed):
                 result = await again(of_class=True)
                 model.other_shapes.refuse((sent.shape_class, sent.size), error)
@@ -186,9 +186,7 @@ class DeviceExecution:
         model, size, sent_ns = batch.queue.model, batch.size, perf_counter_ns()
         try:
             pieces = still_wanted(batch.pieces, monotonic())
-            sent = BatchRun(
-                *(model, ready, contest, offset, pieces, size, sent_ns, prepare_ns, shape_class)
-            )
+            sent = BatchRun(model, ready, offset, pieces, size, sent_ns, prepare_ns, shape_class)
             if pieces:
                 memory, padded = self._device.arena.view, model.lengths.axis
                 is_finite = write_rows(memory, offset, ready, pieces, padded)
