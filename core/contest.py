@@ -103,7 +103,7 @@ _LEVEL_MARGIN = 1.05
 _WEIGHTS = [0.5 ** (age / HALF_LIFE) for age in range(WINDOW - 1, -1, -1)]  # the newest last
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Challenge:
     """Ratios of one candidate to the incumbent; of the incumbent itself there are none."""
 
@@ -407,12 +407,14 @@ class Contest:
         self._watch = _Watch()
 
     def _decide(self, at: float | None = None) -> None:
-        """Let the best in all states serve for good if enough pairs found nobody slower."""
+        """Let the best serve for good once enough pairs span one state, or five minutes."""
         others = [one for one in self._in.values() if one is not self._incumbent]
+        is_steady = all(one.has_span for one in others)
         is_old = at is not None and self._since is not None and at - self._since >= UNSTEADY_S
-        if all(one.pairs >= ENOUGH_PAIRS and (one.has_span or is_old) for one in others):
-            most = min(one.usual for one in self._in.values()) + MARGIN / 2
-            equal = (one for one in self._in.values() if one.usual <= most)
+        if all(one.pairs >= ENOUGH_PAIRS for one in others) and (is_steady or is_old):
+            ratios = {one: one.ratio if is_steady else one.usual for one in self._in.values()}
+            most = min(ratios.values()) + MARGIN / 2
+            equal = (one for one, ratio in ratios.items() if ratio <= most)
             simplest = min(equal, key=lambda one: one.order)
             if simplest is not self._incumbent:
                 self._change(simplest)
